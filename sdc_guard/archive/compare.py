@@ -1,0 +1,102 @@
+"""A checkpoint's bytes against its manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ..digest import Digest, SingleChange, confirm_change, digest_tensor, solve_single
+from ..digest.reference import words
+from ..errors import CheckpointUnreadable
+from .manifest import Manifest
+from .torch_file import read_torch_file
+
+
+@dataclass(frozen=True)
+class TensorMismatch:
+    """A tensor whose bytes are not the expected ones; `change` when it is one element."""
+
+    name: str
+    kind: str | None
+    layer: str | None
+    change: SingleChange | None
+
+
+@dataclass(frozen=True)
+class ByteCheck:
+    """What comparing a checkpoint's bytes with its manifest found.
+
+    Attributes:
+        mismatches: tensors that differ.
+        missing: tensors that should be there and are not.
+        crc: tensors whose record fails the file's own CRC-32.
+    """
+
+    mismatches: tuple[TensorMismatch, ...] = ()
+    missing: tuple[str, ...] = ()
+    crc: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sound(self) -> bool:
+        """Whether every expected byte is there."""
+        return not (self.mismatches or self.missing or self.crc)
+
+    def reasons(self) -> list[str]:
+        """One line for each thing that is wrong."""
+        lines = [f"{name}: {reason}" for name, reason in self.crc.items()]
+        lines += [f"{name}: not in the file" for name in self.missing]
+        for found in self.mismatches:
+            where = f" (element {found.change.index}, bits {found.change.bits})" if found.change else ""
+            lines.append(f"{found.name}: bytes differ from the recorded digest{where}")
+        return lines
+
+
+def check_bytes(folder: Path, manifest: Manifest) -> ByteCheck:
+    """Re-read a checkpoint's file and compare every tensor with the manifest.
+
+    Raises:
+        CheckpointUnreadable: the file is missing, truncated or not readable as a checkpoint.
+    """
+    path = folder / manifest.file
+    size = path.stat().st_size if path.is_file() else None
+    if size is not None and size < manifest.bytes:
+        raise CheckpointUnreadable(
+            f"unreadable: truncated ({size:,} of {manifest.bytes:,} bytes)",
+            where=str(path),
+            next_step="it cannot be judged; use another checkpoint",
+        )
+    content = read_torch_file(path)
+    return compare_tensors(content.tensors, manifest, content.damaged)
+
+
+def compare_tensors(
+    tensors: dict[str, torch.Tensor], manifest: Manifest, crc: dict[str, str] | None = None
+) -> ByteCheck:
+    """Compare tensors, by their dotted path, with the manifest's digests."""
+    mismatches = []
+    for name, entry in manifest.tensors.items():
+        if name in tensors and (found := digest_tensor(tensors[name])) != entry.digest:
+            change = solve_change(tensors[name], entry.digest, found)
+            mismatches.append(TensorMismatch(name, entry.kind, entry.layer, change))
+    missing = tuple(name for name in manifest.tensors if name not in tensors)
+    return ByteCheck(tuple(mismatches), missing, dict(crc or {}))
+
+
+def solve_change(tensor: torch.Tensor, expected: Digest, found: Digest) -> SingleChange | None:
+    """The one element by which `tensor` differs from what had the digest `expected`, proven by H.
+
+    Args:
+        tensor: as it is.
+        expected: digest that it should have.
+        found: digest that it has.
+    """
+    row = words(tensor)
+    width = 8 * row.element_size()
+    candidate = solve_single(expected, found, numel=row.numel(), width=width)
+    if candidate is None:
+        return None
+    index, change = candidate
+    bits = int(row[index]) & ((1 << width) - 1)
+    return confirm_change(expected, found, index, change, bits_after=bits)

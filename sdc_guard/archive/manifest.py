@@ -1,0 +1,95 @@
+"""manifest.json: what a checkpoint must contain, and what is thought of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..digest import Digest
+from ..errors import CheckpointUnreadable
+from ..store.atomic import publish_text
+
+Status = Literal["untested", "clean", "suspect", "corrupt"]
+SCHEMA = "sdc-guard/manifest/1"
+FILE = "manifest.json"
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """The digest that a tensor of the checkpoint must have.
+
+    Attributes:
+        h, s1, s2: the digest, unsigned, in hexadecimal: JSON readers lose digits beyond 2⁵³.
+        kind, layer: the tensor of the trace that it is a copy of, if there is one; then the
+            digest is the one that the trace recorded after the step, not one taken at saving.
+    """
+
+    h: str
+    s1: str
+    s2: str
+    kind: str | None = None
+    layer: str | None = None
+
+    @classmethod
+    def of(cls, digest: Digest, kind: str | None = None, layer: str | None = None) -> TensorEntry:
+        """The entry for a digest."""
+        return cls(*(f"{value:016x}" for value in digest), kind=kind, layer=layer)
+
+    @property
+    def digest(self) -> Digest:
+        """The digest as numbers."""
+        return Digest(int(self.h, 16), int(self.s1, 16), int(self.s2, 16))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A sealed checkpoint.
+
+    Attributes:
+        step: the step whose result it holds.
+        attempt: the attempt that wrote it.
+        status, reasons: the gate's judgement when it was sealed.
+        file, bytes: name and size of the checkpoint's file in this folder.
+        tensors: path in the saved structure to expected digest.
+        created: seconds since the epoch.
+    """
+
+    step: int
+    attempt: int
+    status: Status
+    reasons: tuple[str, ...]
+    file: str
+    bytes: int
+    tensors: dict[str, TensorEntry]
+    created: float
+
+    def write(self, folder: Path) -> None:
+        """Write manifest.json into the checkpoint's folder, atomically."""
+        content = {"schema": SCHEMA, **asdict(self)}
+        publish_text(folder / FILE, json.dumps(content, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Read the manifest of the checkpoint in `folder`.
+
+        Raises:
+            CheckpointUnreadable: there is none, or it is damaged.
+        """
+        path = folder / FILE
+        try:
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            content.pop("schema")
+            tensors = {name: TensorEntry(**row) for name, row in content["tensors"].items()}
+            return cls(**{**content, "tensors": tensors, "reasons": tuple(content["reasons"])})
+        except OSError:
+            raise CheckpointUnreadable(
+                "no manifest.json there",
+                where=str(folder),
+                next_step="give a checkpoint folder that guard.checkpoint wrote",
+            ) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointUnreadable(
+                f"manifest.json cannot be read ({type(error).__name__}: {error})", where=str(path)
+            ) from None

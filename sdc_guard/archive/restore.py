@@ -1,0 +1,96 @@
+"""Finding and loading checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import ArchiveIncomplete, CheckpointMismatch, CheckpointUnreadable
+from .compare import check_bytes, compare_tensors
+from .manifest import FILE, Manifest
+from .save import tensors_in
+
+_log = logging.getLogger("sdc_guard")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint folder and its manifest."""
+
+    folder: Path
+    manifest: Manifest
+
+
+def checkpoints(archive: Path) -> list[Found]:
+    """The sealed checkpoints of an archive folder, by step and attempt.
+
+    A folder without a readable manifest is not among them.
+    """
+    found = []
+    for folder in archive.glob("step=*"):
+        try:
+            found.append(Found(folder, Manifest.read(folder)))
+        except CheckpointUnreadable:
+            continue
+    return sorted(found, key=lambda item: (item.manifest.step, item.manifest.attempt))
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Load a checkpoint after proving that its tensors are those that were trained.
+
+    Args:
+        path: a checkpoint's folder; or a run's or an archive's folder, whose newest clean
+            checkpoint is then taken, passing over the others aloud.
+
+    Returns:
+        what was given to `guard.checkpoint`, as state dicts, and "step".
+
+    Raises:
+        CheckpointUnreadable: missing, truncated or not a checkpoint.
+        CheckpointMismatch: its tensors differ from the digests recorded at saving.
+        ArchiveIncomplete: a run's or an archive's folder without a clean checkpoint.
+    """
+    folder = Path(path)
+    if folder.name == "state.pt":
+        folder = folder.parent
+    if not (folder / FILE).is_file() and folder.is_dir():
+        folder = _newest_clean(folder)
+    manifest = Manifest.read(folder)
+    if manifest.status != "clean":
+        _log.warning(
+            "SDC Guard: checkpoint of step %d is %s: %s",
+            manifest.step,
+            manifest.status,
+            "; ".join(manifest.reasons),
+        )
+    sound = check_bytes(folder, manifest)
+    if sound.sound:
+        payload: dict[str, Any] = torch.load(folder / manifest.file, weights_only=True)
+        sound = compare_tensors(dict(tensors_in(payload)), manifest)
+    if not sound.sound:
+        raise CheckpointMismatch(
+            f"the checkpoint's bytes are not those that were saved: {sound.reasons()[0]}",
+            where=str(folder),
+            next_step="load an older clean checkpoint",
+        )
+    return payload
+
+
+def _newest_clean(folder: Path) -> Path:
+    archive = folder / "archive" if (folder / "archive").is_dir() else folder
+    found = checkpoints(archive)
+    clean = [item for item in found if item.manifest.status == "clean"]
+    if not clean:
+        raise ArchiveIncomplete(
+            f"no clean checkpoint among {len(found)}",
+            where=str(archive),
+            next_step="name a checkpoint's folder to load it all the same",
+        )
+    chosen = clean[-1]
+    for item in found[found.index(chosen) + 1 :]:
+        _log.warning("SDC Guard: passed over step %d, %s", item.manifest.step, item.manifest.status)
+    return chosen.folder

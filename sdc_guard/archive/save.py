@@ -1,0 +1,125 @@
+"""Writing a checkpoint: the file, its proof, the manifest, and the pointer last."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..detect.carried import Key
+from ..digest import Digest, digest_tensor
+from ..errors import CheckpointUnreadable
+from ..store.atomic import fsync_file, fsync_folder, publish_text
+from .compare import check_bytes
+from .manifest import Manifest, Status, TensorEntry
+
+STATE_FILE = "state.pt"
+LATEST = "LATEST"
+
+
+def save_checkpoint(
+    archive: Path,
+    step: int,
+    attempt: int,
+    payload: Mapping[str, Any],
+    expected: dict[str, TensorEntry],
+    doubts: list[str],
+) -> tuple[Path, Manifest]:
+    """Write `payload` as the checkpoint of `step`.
+
+    The folder appears under its final name only when the file has been read back and the
+    manifest is in it; `LATEST` moves last. A process that dies on the way leaves a folder whose
+    name starts with a dot, and the old `LATEST`.
+
+    Args:
+        archive: the run's archive folder.
+        payload: what `torch.save` is given.
+        expected: the digest that each tensor of the payload must have, by dotted path.
+        doubts: reasons known beforehand why this checkpoint is not clean.
+
+    Raises:
+        OSError: as the file system gave it; the old checkpoints are untouched.
+    """
+    archive.mkdir(parents=True, exist_ok=True)
+    partial = archive / f".step={step:06d}.{os.getpid()}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        torch.save(dict(payload), partial / STATE_FILE)
+        fsync_file(partial / STATE_FILE)
+        manifest = _seal(partial, step, attempt, expected, doubts)
+        folder = _free_name(archive, step, attempt)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    fsync_folder(archive)
+    publish_text(archive / LATEST, folder.name + "\n")
+    return folder, manifest
+
+
+def tensors_in(payload: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a nested payload by dotted path, as `torch_file` names them."""
+    if isinstance(payload, torch.Tensor):
+        yield ".".join(path), payload
+    elif isinstance(payload, Mapping):
+        for key, value in payload.items():
+            yield from tensors_in(value, (*path, str(key)))
+    elif isinstance(payload, (list, tuple)):
+        for index, value in enumerate(payload):
+            yield from tensors_in(value, (*path, str(index)))
+
+
+def expected_digests(
+    payload: Mapping[str, Any],
+    state: Mapping[Key, torch.Tensor],
+    recorded: Mapping[Key, Digest],
+    layer_names: Mapping[int, str],
+) -> dict[str, TensorEntry]:
+    """The digest that each tensor of a payload must have.
+
+    A tensor that shares its memory with traced state must have the digest that the trace
+    recorded after the step, so that a change between step and save is seen. For the others
+    (buffers, generator state) the digest is taken now.
+    """
+    at = {(t.data_ptr(), t.numel()): key for key, t in state.items() if t.numel()}
+    entries = {}
+    for path, tensor in tensors_in(payload):
+        key = at.get((tensor.data_ptr(), tensor.numel()))
+        if key is not None and key in recorded:
+            entries[path] = TensorEntry.of(recorded[key], key[0], layer_names[key[1]])
+        else:
+            entries[path] = TensorEntry.of(digest_tensor(tensor))
+    return entries
+
+
+def _seal(
+    folder: Path, step: int, attempt: int, expected: dict[str, TensorEntry], doubts: list[str]
+) -> Manifest:
+    size = (folder / STATE_FILE).stat().st_size
+    draft = Manifest(step, attempt, "untested", (), STATE_FILE, size, expected, time.time())
+    try:
+        reasons = [*doubts, *check_bytes(folder, draft).reasons()]
+    except CheckpointUnreadable as error:
+        reasons = [*doubts, str(error)]
+    status: Status = "suspect" if reasons else "clean"
+    manifest = Manifest(
+        step, attempt, status, tuple(reasons), STATE_FILE, size, expected, time.time()
+    )
+    manifest.write(folder)
+    return manifest
+
+
+def _free_name(archive: Path, step: int, attempt: int) -> Path:
+    """step=000100, or step=000100-a2 where an earlier attempt's is kept under that name."""
+    folder = archive / f"step={step:06d}"
+    copies = 0
+    while folder.exists():
+        folder = archive / f"step={step:06d}-a{attempt}{f'.{copies}' if copies else ''}"
+        copies += 1
+    return folder

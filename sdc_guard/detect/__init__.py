@@ -1,0 +1,1 @@
+"""Detectors: numpy arrays in, alerts out; no torch and no I/O."""

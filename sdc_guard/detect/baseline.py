@@ -1,0 +1,77 @@
+"""Two rules over the recent past of each layer's gradient norm.
+
+Both judge against a window per layer that only admits finite, non-zero norms which raised no
+alarm: one NaN must not poison the baseline, and an anomaly must not become the new normal.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+WINDOW: Final = 64
+WARM_UP: Final = 32
+RATIO_LIMIT: Final = 10.0  # the rule of thumb in common use: ten times the recent average
+Z_LIMIT: Final = 12.0
+SIGMA_FLOOR: Final = 0.10
+_MAD_TO_SIGMA: Final = 1.4826  # the MAD of a normal distribution is σ/1.4826
+
+
+class NormWindow:
+    """The last `WINDOW` admitted log norms of each layer.
+
+    Args:
+        layers: number of layers.
+    """
+
+    def __init__(self, layers: int) -> None:
+        self._logs: Floats = np.full((WINDOW, layers), np.nan)
+        self._seen = np.zeros(layers, dtype=np.int64)
+
+    def judgeable(self, norms: Floats) -> Bools:
+        """Layers with enough past and a norm to judge.
+
+        A true zero gradient and a missing one (NaN) are not small norms: neither is judged here.
+        """
+        return (self._seen >= WARM_UP) & np.isfinite(norms) & (norms > 0)
+
+    def ratio(self, norms: Floats) -> Floats:
+        """Norm over the window's average norm, shape (layers,); NaN where not judgeable."""
+        columns = np.flatnonzero(self.judgeable(norms))
+        score = np.full(len(norms), np.nan)
+        score[columns] = norms[columns] / np.nanmean(np.exp(self._logs[:, columns]), axis=0)
+        return score
+
+    def robust_z(self, norms: Floats) -> Floats:
+        """(log norm − median) / max(1.4826·MAD, SIGMA_FLOOR), shape (layers,).
+
+        NaN where not judgeable. Negative for a norm that is too small.
+        """
+        columns = np.flatnonzero(self.judgeable(norms))
+        score = np.full(len(norms), np.nan)
+        logs, counts = self._logs[:, columns], np.minimum(self._seen[columns], WINDOW)
+        median = _median(logs, counts)
+        sigma = np.maximum(_MAD_TO_SIGMA * _median(np.abs(logs - median), counts), SIGMA_FLOOR)
+        score[columns] = (np.log(norms[columns]) - median) / sigma
+        return score
+
+    def admit(self, norms: Floats, healthy: Bools) -> None:
+        """Take in the norms of layers that raised no alarm."""
+        columns = np.flatnonzero(healthy & np.isfinite(norms) & (norms > 0))
+        self._logs[self._seen[columns] % WINDOW, columns] = np.log(norms[columns])
+        self._seen[columns] += 1
+
+
+def _median(values: Floats, counts: NDArray[np.int64]) -> Floats:
+    """Median down each column, whose first `counts` sorted values are not NaN."""
+    if not counts.size:
+        return np.empty(0)
+    ordered = np.sort(values, axis=0)  # NaN sorts last
+    columns = np.arange(values.shape[1])
+    middle: Floats = (ordered[(counts - 1) // 2, columns] + ordered[counts // 2, columns]) / 2
+    return middle

@@ -1,0 +1,65 @@
+"""The carried digest: what a step left behind must be what the next one finds.
+
+Between two optimizer steps nothing may write to parameters or optimizer state. The digests taken
+after step t−1 and before step t must therefore be equal; a difference is proof that something
+else wrote there, and says in which tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .alert import Alert
+
+Key = tuple[str, int]  # kind of tensor, number of the layer
+
+
+@dataclass(frozen=True)
+class DigestTable:
+    """Digests of one phase of one step: `rows[i]` = (h, s1, s2) of `keys[i]`, int64."""
+
+    keys: tuple[Key, ...]
+    rows: NDArray[np.int64]
+
+
+def changed(left_behind: DigestTable, found: DigestTable) -> list[tuple[Key, int, int]]:
+    """Tensors in both tables whose digests differ: key, place in the first and in the second.
+
+    A tensor that is only in one of them (state made at the first step, a new parameter) has
+    nothing to be compared with.
+    """
+    if left_behind.keys == found.keys:
+        places = np.flatnonzero((left_behind.rows != found.rows).any(axis=1))
+        return [(found.keys[place], int(place), int(place)) for place in places]
+    place_of = {key: place for place, key in enumerate(left_behind.keys)}
+    return [
+        (key, place_of[key], place)
+        for place, key in enumerate(found.keys)
+        if key in place_of and (left_behind.rows[place_of[key]] != found.rows[place]).any()
+    ]
+
+
+def carried_alert(step: int, key: Key, name: str, location: dict[str, Any]) -> Alert:
+    """The alert for one tensor that changed between two steps.
+
+    Args:
+        step: the step that found the change.
+        key: what changed.
+        name: the layer's name.
+        location: {"index", "bits", "before", "after"} of a single element, or empty.
+    """
+    kind, layer = key
+    if location:
+        where = f"element {location['index']}, bits {location['bits']}"
+    else:
+        where = "more than one element, or no longer readable"
+    text = (
+        f"{kind} changed between step {step - 1} and step {step} outside the optimizer ({where}); "
+        "if your script wrote to it on purpose, call guard.refresh() after that"
+    )
+    detail = {"text": text, "kind": kind, **location}
+    return Alert(step, "carried_digest", layer, name, 1.0, 0.0, "proven", detail)

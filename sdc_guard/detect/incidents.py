@@ -1,0 +1,92 @@
+"""Alerts that belong together, and how much may be claimed of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Final
+
+from .alert import Alert
+
+QUIET_STEPS: Final = 50  # a statistical incident closes after so many steps without an alert
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One or more alerts.
+
+    Attributes:
+        number: 1 for the first of an attempt.
+        opened: step of the first alert.
+        last: step of the newest alert.
+        closed: step at which it closed, or None.
+        proven: whether an exact comparison is among its evidence. State that is proven to be
+            corrupt stays so: such an incident does not close by quiet.
+        verdict: never more than "undetermined" here: which of intermittent, persistent, data,
+            software or storage it was takes a replay.
+        detectors: who reported, in order of first report.
+        first: the first alert, as text.
+        alerts: how many.
+    """
+
+    number: int
+    opened: int
+    last: int
+    closed: int | None
+    proven: bool
+    verdict: str
+    detectors: tuple[str, ...]
+    first: str
+    alerts: int
+
+    def evidence_json(self) -> str:
+        """The evidence as it is stored."""
+        return json.dumps(
+            {
+                "alerts": self.alerts,
+                "detectors": list(self.detectors),
+                "proven": self.proven,
+                "first": self.first,
+            }
+        )
+
+
+class IncidentBook:
+    """Groups alerts in the order of their steps; at most one incident is open at a time."""
+
+    def __init__(self) -> None:
+        self.open: Incident | None = None
+        self._count = 0
+
+    def update(self, step: int, alerts: list[Alert]) -> list[Incident]:
+        """Take in the alerts of one step.
+
+        Returns:
+            the incidents that opened, grew in kind or closed, each as it is now.
+        """
+        if alerts:
+            return self._grow(step, alerts)
+        if self.open is None or self.open.proven or step - self.open.last < QUIET_STEPS:
+            return []
+        closed = replace(self.open, closed=step)
+        self.open = None
+        return [closed]
+
+    def _grow(self, step: int, alerts: list[Alert]) -> list[Incident]:
+        before = self.open
+        if before is None:
+            self._count += 1
+            before = Incident(
+                self._count, step, step, None, False, "undetermined", (), str(alerts[0]), 0
+            )
+        detectors = dict.fromkeys([*before.detectors, *(alert.detector for alert in alerts)])
+        now = replace(
+            before,
+            last=step,
+            proven=before.proven or any(alert.severity == "proven" for alert in alerts),
+            detectors=tuple(detectors),
+            alerts=before.alerts + len(alerts),
+        )
+        self.open = now
+        news = now.detectors != before.detectors or now.proven != before.proven
+        return [now] if news else []

@@ -1,0 +1,83 @@
+"""From one step's numbers to alerts: the statistical detectors, which suspect and never convict."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .alert import Alert
+from .baseline import RATIO_LIMIT, Z_LIMIT, Bools, Floats, NormWindow
+
+
+class StepSensor:
+    """Judges the gradient norms, non-finite counts and the loss of each step.
+
+    Args:
+        names: the layers' names in the order of their numbers.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+        self._window = NormWindow(len(names))
+        self._nonfinite_before = np.zeros(len(names), dtype=bool)
+        self._loss_was_finite = True
+
+    def judge(
+        self, step: int, norms: Floats, nonfinite: NDArray[np.int64], loss: float | None
+    ) -> list[Alert]:
+        """Alerts of one step.
+
+        Args:
+            step: the optimizer step.
+            norms: shape (layers,); NaN for a layer without a gradient.
+            nonfinite: shape (layers,), number of NaN and infinite elements.
+            loss: the training loss, or None when it was not observed.
+        """
+        bad = nonfinite > 0
+        norms = np.where(bad, np.nan, norms)
+        ratio, z = self._window.ratio(norms), self._window.robust_z(norms)
+        with np.errstate(invalid="ignore"):
+            too_large, odd = ratio > RATIO_LIMIT, np.abs(z) > Z_LIMIT
+        self._window.admit(norms, ~(bad | too_large | odd))
+        return [
+            *self._loss_alert(step, loss),
+            *self._nonfinite_alerts(step, bad, nonfinite),
+            *self._alerts(step, "norm_ratio", too_large, ratio, RATIO_LIMIT, "times its average"),
+            *self._alerts(step, "norm_robust_z", odd, z, Z_LIMIT, "robust σ from its median"),
+        ]
+
+    def _loss_alert(self, step: int, loss: float | None) -> list[Alert]:
+        if loss is None:
+            return []
+        finite = math.isfinite(loss)
+        first, self._loss_was_finite = self._loss_was_finite and not finite, finite
+        if not first:
+            return []
+        detail = {"text": f"the loss is {loss}"}
+        return [Alert(step, "nonfinite_loss", None, "", 1.0, 0.0, "suspect", detail)]
+
+    def _nonfinite_alerts(self, step: int, bad: Bools, count: NDArray[np.int64]) -> list[Alert]:
+        # a standing condition is one alert, not one a step
+        new, self._nonfinite_before = bad & ~self._nonfinite_before, bad
+        return self._alerts(
+            step, "nonfinite_gradient", new, count.astype(float), 0.0, "non-finite elements"
+        )
+
+    def _alerts(
+        self, step: int, detector: str, which: Bools, score: Floats, limit: float, unit: str
+    ) -> list[Alert]:
+        return [
+            Alert(
+                step,
+                detector,
+                int(layer),
+                self._names[layer],
+                float(score[layer]),
+                limit,
+                "suspect",
+                {"text": f"gradient {score[layer]:.4g} {unit}"},
+            )
+            for layer in np.flatnonzero(which)
+        ]

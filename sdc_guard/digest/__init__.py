@@ -1,0 +1,14 @@
+"""Fingerprints of a tensor's bits."""
+
+from .reference import Digest, digest_rows, digest_tensor, mix64
+from .solve import SingleChange, confirm_change, solve_single
+
+__all__ = [
+    "Digest",
+    "SingleChange",
+    "confirm_change",
+    "digest_rows",
+    "digest_tensor",
+    "mix64",
+    "solve_single",
+]

@@ -1,0 +1,113 @@
+"""The digest of a tensor in plain torch: what every faster path must reproduce.
+
+    H  = Σ mix64(bits(wᵢ) xor K·i)   mod 2⁶⁴
+    S1 = Σ bits(wᵢ)                  mod 2⁶⁴
+    S2 = Σ (i+1)·bits(wᵢ)            mod 2⁶⁴
+
+i is the element's index in the whole tensor, row by row; bits(wᵢ) its bits as an unsigned number.
+Sums of a bijection of each element's bits and place are free of order and additive: the digests
+of the shards of a tensor add up to the digest of the tensor. mix64 is the finalizer of SplitMix64
+(Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014), and K its increment,
+2⁶⁴ divided by the golden ratio. S1 and S2 locate a change of a single element (see `solve`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+K = 0x9E3779B97F4A7C15
+_M1 = 0xBF58476D1CE4E5B9
+_M2 = 0x94D049BB133111EB
+MASK64 = 2**64 - 1
+_CHUNK = 1 << 20  # elements at a time: bounds the temporary memory at 8 MB an intermediate
+
+_INT_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Digest(NamedTuple):
+    """The three sums, as unsigned 64-bit Python integers."""
+
+    h: int
+    s1: int
+    s2: int
+
+    def __add__(self, other: object) -> Digest:  # type: ignore[override] # because digests add, tuples join
+        if not isinstance(other, Digest):
+            return NotImplemented
+        return Digest(*((a + b) & MASK64 for a, b in zip(self, other, strict=True)))
+
+
+def mix64(value: int) -> int:
+    """SplitMix64's finalizer, a bijection of 64-bit numbers."""
+    value = ((value ^ (value >> 30)) * _M1) & MASK64
+    value = ((value ^ (value >> 27)) * _M2) & MASK64
+    return value ^ (value >> 31)
+
+
+def digest_tensor(tensor: torch.Tensor, *, offset: int = 0) -> Digest:
+    """The digest of one tensor.
+
+    Args:
+        tensor: any shape and dtype, on any device; read row by row whatever its strides.
+        offset: index of its first element in the whole tensor, for a shard of consecutive ones.
+    """
+    row = digest_rows([tensor], offsets=[offset])[0].tolist()
+    return Digest(*(value & MASK64 for value in row))
+
+
+def digest_rows(tensors: list[torch.Tensor], *, offsets: list[int] | None = None) -> torch.Tensor:
+    """Digests of several tensors, left on their device so that nothing waits for it.
+
+    Args:
+        tensors: on one device.
+        offsets: as in `digest_tensor`, one per tensor; zeros by default.
+
+    Returns:
+        int64, shape (len(tensors), 3): h, s1, s2 as the bits of signed numbers.
+    """
+    if not tensors:
+        return torch.empty((0, 3), dtype=torch.int64)
+    places = offsets or [0] * len(tensors)
+    with torch.no_grad():
+        rows = [_sums(tensor, place) for tensor, place in zip(tensors, places, strict=True)]
+        return torch.stack(rows)
+
+
+def words(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements' bits as one row of integers of the same width; complex ones as pairs."""
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.contiguous().reshape(-1).view(_INT_OF_SIZE[tensor.element_size()])
+
+
+def _sums(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    row = words(tensor)
+    width = 8 * row.element_size()
+    total = torch.zeros(3, dtype=torch.int64, device=row.device)
+    for start in range(0, row.numel(), _CHUNK):
+        bits = row[start : start + _CHUNK].to(torch.int64)
+        if width < 64:
+            bits &= (1 << width) - 1  # undo the sign extension
+        first = offset + start
+        index = torch.arange(first, first + bits.numel(), device=row.device)
+        mixed = _mix(index.mul(_signed(K)).bitwise_xor_(bits))
+        total += torch.stack([mixed.sum(), bits.sum(), index.add_(1).mul_(bits).sum()])
+    return total
+
+
+def _mix(value: torch.Tensor) -> torch.Tensor:
+    value.bitwise_xor_(_shift(value, 30)).mul_(_signed(_M1))
+    value.bitwise_xor_(_shift(value, 27)).mul_(_signed(_M2))
+    return value.bitwise_xor_(_shift(value, 31))
+
+
+def _shift(value: torch.Tensor, by: int) -> torch.Tensor:
+    # torch shifts int64 arithmetically: mask the copies of the sign away
+    return (value >> by).bitwise_and_((1 << (64 - by)) - 1)
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value

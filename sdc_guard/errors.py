@@ -1,0 +1,92 @@
+"""Every error that SDC Guard raises on purpose.
+
+Each says what is wrong, where, and what to do next, and carries the exit code that the command
+lines use, so that no caller has to parse a message.
+"""
+
+from __future__ import annotations
+
+EXIT_USAGE = 2
+EXIT_RANGE_ONLY = 3
+EXIT_NOT_REPRODUCIBLE = 4
+EXIT_ARCHIVE_INCOMPLETE = 5
+
+
+class SdcGuardError(Exception):
+    """Base of all errors raised on purpose.
+
+    Args:
+        what: what is wrong, one clause.
+        where: the file, folder, step or tensor that it is about; may be empty.
+        next_step: what the reader can do about it; may be empty.
+    """
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, what: str, *, where: str = "", next_step: str = "") -> None:
+        super().__init__(what, where, next_step)
+        self.what = what
+        self.where = where
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        line = self.what
+        if self.where:
+            line += f": {self.where}"
+        if self.next_step:
+            line += f" ({self.next_step})"
+        return " ".join(line.split())
+
+    def as_dict(self) -> dict[str, str]:
+        """The `error` object of the commands' JSON output."""
+        return {"what": self.what, "where": self.where, "next": self.next_step}
+
+
+class UsageError(SdcGuardError):
+    """An argument that cannot be right, whatever is on disk."""
+
+
+class RunNotFound(SdcGuardError):
+    """No run folder there, an empty one, or one that no guard ever wrote to."""
+
+
+class RunFormatError(SdcGuardError):
+    """A run folder whose description is damaged or of a version that is not understood."""
+
+
+class CheckpointUnreadable(SdcGuardError):
+    """A checkpoint that is missing, truncated or of another format: it cannot be judged."""
+
+    exit_code = EXIT_ARCHIVE_INCOMPLETE
+
+
+class CheckpointMismatch(SdcGuardError):
+    """A checkpoint whose bytes are not those that were recorded when it was written."""
+
+    exit_code = EXIT_ARCHIVE_INCOMPLETE
+
+
+class ArchiveIncomplete(SdcGuardError):
+    """The archive holds too little to answer: no checkpoint, or none that can be judged."""
+
+    exit_code = EXIT_ARCHIVE_INCOMPLETE
+
+
+class CommandFailed(SdcGuardError):
+    """A command of the user's (a resume, an oracle) that failed by itself: no evidence."""
+
+
+class NotReproducible(SdcGuardError):
+    """A replay whose differences cannot be told from a difference of the environment."""
+
+    exit_code = EXIT_NOT_REPRODUCIBLE
+
+
+class InjectionError(SdcGuardError):
+    """A fault that cannot be injected as asked, or that did not take effect."""
+
+
+class TrainingHalted(SdcGuardError):
+    """Raised out of `optimizer.step()` by the policy `halt`, before the step is applied."""
+
+    exit_code = 1

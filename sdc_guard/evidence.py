@@ -1,0 +1,78 @@
+"""One step's evidence on its way from the device to the recorder.
+
+What a hook measures stays on its device; a copy to the host is started without waiting, and the
+evidence is read when the copy has arrived: at once on a CPU, a step or more later on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .signals.shadow import ShadowResult
+from .signals.state import PendingDigests
+
+
+class HostCopy:
+    """A tensor's copy in host memory, ready or on its way."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        if tensor.device.type == "cuda":
+            self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._host.copy_(tensor, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(tensor.device))
+        else:
+            self._host = tensor
+
+    def ready(self) -> bool:
+        """Whether reading the copy would not wait."""
+        return self._event is None or self._event.query()
+
+    def get(self) -> torch.Tensor:
+        """The copy; waits for it if it is not ready."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._host
+
+
+@dataclass(frozen=True)
+class BeforeStep:
+    """What is known when the optimizer is about to apply step `step`."""
+
+    step: int
+    time: float
+    step_seconds: float | None
+    lr: float | None
+    layers: Sequence[int]
+    measures: HostCopy | None
+    losses: HostCopy | None
+    accumulation: int
+    batches: tuple[HostCopy, ...]
+    tokens: int | None
+    digests: PendingDigests
+    digest_rows: HostCopy
+
+    def ready(self) -> bool:
+        """Whether every copy has arrived."""
+        copies = [self.measures, self.losses, self.digest_rows, *self.batches]
+        return all(copy.ready() for copy in copies if copy is not None)
+
+
+@dataclass(frozen=True)
+class AfterStep:
+    """What the optimizer left behind at step `step`."""
+
+    step: int
+    digests: PendingDigests
+    digest_rows: HostCopy
+    shadow: ShadowResult | None
+    shadow_losses: HostCopy | None
+
+    def ready(self) -> bool:
+        """Whether every copy has arrived."""
+        copies = [self.digest_rows, self.shadow_losses]
+        return all(copy.ready() for copy in copies if copy is not None)

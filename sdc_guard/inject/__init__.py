@@ -1,0 +1,1 @@
+"""Faults on purpose, with their ground truth, to prove that they are found."""

@@ -1,0 +1,48 @@
+"""Batches: hashing their content, and keeping one apart."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ..digest import digest_rows
+
+
+def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a nested batch, mappings in the order of their keys."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for key in sorted(batch, key=str):
+            yield from tensors_of(batch[key])
+    elif isinstance(batch, (list, tuple)):
+        for item in batch:
+            yield from tensors_of(item)
+
+
+def batch_digest(batch: Any) -> torch.Tensor | None:
+    """Digests of a batch's tensors, int64 (tensors, 3), on their device; None without tensors."""
+    tensors = list(tensors_of(batch))
+    return digest_rows(tensors) if tensors else None
+
+
+def fold(digests: torch.Tensor) -> int:
+    """One signed 64-bit number of a batch's digests, in which their order counts."""
+    content = digests.cpu().numpy().tobytes()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
+
+
+def pinned(batch: Any) -> Any:
+    """A copy of a nested batch that shares no memory with it."""
+    if isinstance(batch, torch.Tensor):
+        return batch.detach().clone()
+    if isinstance(batch, Mapping):
+        return {key: pinned(value) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(pinned(item) for item in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(pinned(item) for item in batch)
+    return batch

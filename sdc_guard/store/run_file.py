@@ -1,0 +1,131 @@
+"""run.json: what a run is, which layers it has, and when it was started."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunFormatError, RunNotFound
+from .atomic import publish_text
+from .schema import FORMAT_VERSION
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A named parameter. `id` is its number in the tables, the same for the whole run."""
+
+    id: int
+    name: str
+    aliases: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    numel: int
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of the training process. `first_step` is the first step that it runs."""
+
+    attempt: int
+    first_step: int
+    started: float
+    environment: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """The content of run.json.
+
+    `resume` is the command by which the training script resumes, with `{ckpt}`, `{step}` and
+    `{run}` to be filled in. It is shown to the reader and never run without being asked for.
+    """
+
+    name: str
+    world_size: int
+    layers: tuple[Layer, ...]
+    attempts: tuple[Attempt, ...] = ()
+    resume: str | None = None
+    shadow: dict[str, Any] | None = None
+    format: int = FORMAT_VERSION
+
+    def layer_names(self) -> dict[int, str]:
+        """Layer number to name."""
+        return {layer.id: layer.name for layer in self.layers}
+
+    def with_attempt(self, attempt: Attempt) -> RunFile:
+        """The same run, started once more."""
+        return replace(self, attempts=(*self.attempts, attempt))
+
+    def write(self, run: Path) -> None:
+        """Replace run.json in the folder `run`, atomically."""
+        publish_text(run / "run.json", json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, run: Path) -> RunFile:
+        """Read the description of the run in the folder `run`.
+
+        Raises:
+            RunNotFound: no such folder, an empty one, or one without run.json.
+            RunFormatError: run.json is damaged or of a newer format.
+        """
+        if not run.is_dir():
+            raise RunNotFound(
+                "no run folder there",
+                where=str(run),
+                next_step="give the folder that was passed to Guard(run=...)",
+            )
+        path = run / "run.json"
+        if not path.is_file():
+            what = "this folder is empty" if not any(run.iterdir()) else "no guard recorded here"
+            raise RunNotFound(
+                what,
+                where=str(run),
+                next_step="a recorded run has a run.json; attach Guard(model, optimizer, run=...)",
+            )
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return cls._parse(content, path)
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunFormatError(
+                f"run.json cannot be read ({error})",
+                where=str(path),
+                next_step="restore it from a copy of the run's folder",
+            ) from None
+
+    @classmethod
+    def _parse(cls, content: dict[str, Any], path: Path) -> RunFile:
+        if content["format"] > FORMAT_VERSION:
+            raise RunFormatError(
+                f"run format {content['format']} is newer than {FORMAT_VERSION}",
+                where=str(path),
+                next_step="update SDC Guard",
+            )
+        layers = tuple(
+            Layer(**{**row, "aliases": tuple(row["aliases"]), "shape": tuple(row["shape"])})
+            for row in content["layers"]
+        )
+        attempts = tuple(Attempt(**row) for row in content["attempts"])
+        return cls(**{**content, "layers": layers, "attempts": attempts})
+
+
+def merge_layers(known: tuple[Layer, ...], now: list[Layer]) -> tuple[Layer, ...]:
+    """Keep the numbers of layers already known by name, number the new ones after them.
+
+    Raises:
+        RunFormatError: a name has another shape or dtype now, so this is another model.
+    """
+    by_name = {layer.name: layer for layer in known}
+    merged = list(known)
+    for layer in now:
+        old = by_name.get(layer.name)
+        if old is None:
+            merged.append(replace(layer, id=len(merged)))
+        elif (old.shape, old.dtype) != (layer.shape, layer.dtype):
+            raise RunFormatError(
+                f"the run folder holds another model: {layer.name} was {old.dtype} "
+                f"{list(old.shape)} and is {layer.dtype} {list(layer.shape)}",
+                next_step="give this run a folder of its own",
+            )
+    return tuple(merged)
