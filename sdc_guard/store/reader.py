@@ -158,7 +158,7 @@ class RunReader:
         segments = [path for path in found.live_segments() if self._segment_opens(path)]
         if segments:
             files = ", ".join(_quoted(path) for path in segments)
-            sources.append(f"SELECT *, {rank} AS rank FROM read_parquet([{files}])")
+            sources.append(f"SELECT *, {rank} AS rank FROM read_parquet([{files}], hive_partitioning = false)")
         for seal in found.live_seals():
             name = self._attach_seal(seal)
             if name is not None:

@@ -59,7 +59,7 @@ def _seal_folder(folder: Path, table: str, at_least: int) -> Path | None:
             files = [str(segment) for segment in segments]
             order = ORDER.get(table, "attempt, step")
             connection.execute(
-                f"CREATE TABLE {table} AS SELECT * FROM read_parquet($files) ORDER BY {order}",
+                f"CREATE TABLE {table} AS SELECT * FROM read_parquet($files, hive_partitioning = false) ORDER BY {order}",
                 {"files": files},
             )
 
