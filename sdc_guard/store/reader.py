@@ -99,7 +99,7 @@ class RunReader:
     def attach(self, name: str, other: RunReader) -> None:
         """Bring the tables of `other` into this reader as the schema `name`, for comparisons."""
         self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name}")
-        for table in TABLES:
+        for table in (*TABLES, "layer_names"):
             content = other.arrow(f"SELECT * FROM {table}")  # noqa: F841 - because DuckDB reads it by its name
             self._connection.execute(f"CREATE TABLE {name}.{table} AS SELECT * FROM content")
 
