@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ..digest import Digest, SingleChange, confirm_change, digest_tensor, solve_single
+from ..digest import Digest, SingleChange, digest_tensor, find_change
 from ..digest.reference import words
 from ..errors import CheckpointUnreadable
 from .manifest import Manifest
@@ -48,7 +48,9 @@ class ByteCheck:
         lines = [f"{name}: {reason}" for name, reason in self.crc.items()]
         lines += [f"{name}: not in the file" for name in self.missing]
         for found in self.mismatches:
-            where = f" (element {found.change.index}, bits {found.change.bits})" if found.change else ""
+            where = (
+                f" (element {found.change.index}, bits {found.change.bits})" if found.change else ""
+            )
             lines.append(f"{found.name}: bytes differ from the recorded digest{where}")
         return lines
 
@@ -92,11 +94,4 @@ def solve_change(tensor: torch.Tensor, expected: Digest, found: Digest) -> Singl
         expected: digest that it should have.
         found: digest that it has.
     """
-    row = words(tensor)
-    width = 8 * row.element_size()
-    candidate = solve_single(expected, found, numel=row.numel(), width=width)
-    if candidate is None:
-        return None
-    index, change = candidate
-    bits = int(row[index]) & ((1 << width) - 1)
-    return confirm_change(expected, found, index, change, bits_after=bits)
+    return find_change(words(tensor), expected, found)

@@ -1,7 +1,7 @@
 """Fingerprints of a tensor's bits."""
 
 from .reference import Digest, digest_rows, digest_tensor, mix64
-from .solve import SingleChange, confirm_change, solve_single
+from .solve import SingleChange, confirm_change, find_change, solve_single
 
 __all__ = [
     "Digest",
@@ -9,6 +9,7 @@ __all__ = [
     "confirm_change",
     "digest_rows",
     "digest_tensor",
+    "find_change",
     "mix64",
     "solve_single",
 ]

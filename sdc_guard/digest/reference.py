@@ -33,7 +33,7 @@ class Digest(NamedTuple):
     s1: int
     s2: int
 
-    def __add__(self, other: object) -> Digest:  # type: ignore[override] # because digests add, tuples join
+    def __add__(self, other: object) -> Digest:
         if not isinstance(other, Digest):
             return NotImplemented
         return Digest(*((a + b) & MASK64 for a, b in zip(self, other, strict=True)))
@@ -51,7 +51,8 @@ def digest_tensor(tensor: torch.Tensor, *, offset: int = 0) -> Digest:
 
     Args:
         tensor: any shape and dtype, on any device; read row by row whatever its strides.
-        offset: index of its first element in the whole tensor, for a shard of consecutive ones.
+        offset: index of its first element in the whole tensor, for a shard of consecutive ones;
+            of a complex tensor, whose elements are two words each, in elements all the same.
     """
     row = digest_rows([tensor], offsets=[offset])[0].tolist()
     return Digest(*(value & MASK64 for value in row))
@@ -61,7 +62,7 @@ def digest_rows(tensors: list[torch.Tensor], *, offsets: list[int] | None = None
     """Digests of several tensors, left on their device so that nothing waits for it.
 
     Args:
-        tensors: on one device.
+        tensors: on one device, or on several: then the rows end on the first that is no CPU.
         offsets: as in `digest_tensor`, one per tensor; zeros by default.
 
     Returns:
@@ -72,20 +73,31 @@ def digest_rows(tensors: list[torch.Tensor], *, offsets: list[int] | None = None
     places = offsets or [0] * len(tensors)
     with torch.no_grad():
         rows = [_sums(tensor, place) for tensor, place in zip(tensors, places, strict=True)]
-        return torch.stack(rows)
+        return stack_rows(rows)
+
+
+def stack_rows(rows: list[torch.Tensor]) -> torch.Tensor:
+    """Stack rows of one shape, bringing those of other devices to the first that is no CPU.
+
+    Never the other way round: a copy to pageable host memory would have to be waited for.
+    """
+    devices = [row.device for row in rows]
+    target = next((device for device in devices if device.type != "cpu"), devices[0])
+    return torch.stack([row.to(target, non_blocking=True) for row in rows])
 
 
 def words(tensor: torch.Tensor) -> torch.Tensor:
     """The elements' bits as one row of integers of the same width; complex ones as pairs."""
-    tensor = tensor.detach()
+    tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
+        tensor = torch.view_as_real(tensor)
     return tensor.contiguous().reshape(-1).view(_INT_OF_SIZE[tensor.element_size()])
 
 
 def _sums(tensor: torch.Tensor, offset: int) -> torch.Tensor:
     row = words(tensor)
     width = 8 * row.element_size()
+    offset *= 2 if tensor.is_complex() else 1
     total = torch.zeros(3, dtype=torch.int64, device=row.device)
     for start in range(0, row.numel(), _CHUNK):
         bits = row[start : start + _CHUNK].to(torch.int64)
@@ -93,14 +105,15 @@ def _sums(tensor: torch.Tensor, offset: int) -> torch.Tensor:
             bits &= (1 << width) - 1  # undo the sign extension
         first = offset + start
         index = torch.arange(first, first + bits.numel(), device=row.device)
-        mixed = _mix(index.mul(_signed(K)).bitwise_xor_(bits))
+        mixed = mix64_tensor(index.mul(signed64(K)).bitwise_xor_(bits))
         total += torch.stack([mixed.sum(), bits.sum(), index.add_(1).mul_(bits).sum()])
     return total
 
 
-def _mix(value: torch.Tensor) -> torch.Tensor:
-    value.bitwise_xor_(_shift(value, 30)).mul_(_signed(_M1))
-    value.bitwise_xor_(_shift(value, 27)).mul_(_signed(_M2))
+def mix64_tensor(value: torch.Tensor) -> torch.Tensor:
+    """`mix64` of every element of an int64 tensor, in place."""
+    value.bitwise_xor_(_shift(value, 30)).mul_(signed64(_M1))
+    value.bitwise_xor_(_shift(value, 27)).mul_(signed64(_M2))
     return value.bitwise_xor_(_shift(value, 31))
 
 
@@ -109,5 +122,6 @@ def _shift(value: torch.Tensor, by: int) -> torch.Tensor:
     return (value >> by).bitwise_and_((1 << (64 - by)) - 1)
 
 
-def _signed(value: int) -> int:
+def signed64(value: int) -> int:
+    """The signed 64-bit number with the bits of an unsigned one."""
     return value - 2**64 if value >= 2**63 else value

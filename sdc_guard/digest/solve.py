@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .reference import MASK64, Digest, K, mix64
+import torch
+
+from .reference import MASK64, Digest, K, mix64, mix64_tensor, signed64
+
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -22,11 +26,14 @@ class SingleChange:
         return [bit for bit in range(64) if flipped >> bit & 1]
 
 
-def solve_single(before: Digest, after: Digest, *, numel: int, width: int) -> tuple[int, int] | None:
-    """Index and change of the bits, if exactly one element can explain the difference.
+def solve_places(
+    before: Digest, after: Digest, *, numel: int, width: int
+) -> tuple[range, int] | None:
+    """Indices that a single changed element can have, and the change of its bits.
 
-    With one element changed, ΔS1 = bits' − bits and ΔS2 = (i+1)·ΔS1, both modulo 2⁶⁴. This
-    is a candidate: `confirm_change` proves it with H.
+    With one element changed, ΔS1 = bits' − bits and ΔS2 = (i+1)·ΔS1, both modulo 2⁶⁴. A change
+    that is divisible by 2ᵏ leaves i+1 known modulo 2⁶⁴⁻ᵏ only: one place for elements of up to
+    32 bits, possibly more for the high bits of 64-bit ones.
 
     Args:
         before: digest of the tensor as it was.
@@ -35,7 +42,7 @@ def solve_single(before: Digest, after: Digest, *, numel: int, width: int) -> tu
         width: bits per element.
 
     Returns:
-        (index, change as a signed number), or None when no single element fits.
+        (indices, change as a signed number, modulo 2⁶⁴), or None when no single element fits.
     """
     change = _centred(after.s1 - before.s1)
     weighted = (after.s2 - before.s2) & MASK64
@@ -47,9 +54,29 @@ def solve_single(before: Digest, after: Digest, *, numel: int, width: int) -> tu
         return None
     modulus = 1 << (64 - shift)
     place = (weighted >> shift) * pow(change >> shift, -1, modulus) % modulus
-    if not 1 <= place <= numel:
+    places = range((place or modulus) - 1, numel, modulus)
+    return (places, change) if places else None
+
+
+def solve_single(
+    before: Digest, after: Digest, *, numel: int, width: int
+) -> tuple[int, int] | None:
+    """Index and change of the bits, if exactly one element can explain the difference.
+
+    This is a candidate: `confirm_change` proves it with H. Where several places fit, as for the
+    sign of a 64-bit element, the sums alone cannot choose: `find_change` does, from the tensor.
+
+    Args:
+        before, after, numel, width: as in `solve_places`.
+
+    Returns:
+        (index, change as a signed number), or None when no element fits, or more than one.
+    """
+    solved = solve_places(before, after, numel=numel, width=width)
+    if solved is None or len(solved[0]) > 1:
         return None
-    return place - 1, change
+    places, change = solved
+    return places[0], change
 
 
 def confirm_change(
@@ -60,11 +87,10 @@ def confirm_change(
     Args:
         before, after: the two digests of the tensor.
         index, change: as `solve_single` found them.
-        bits_after: the element's bits in the tensor as it is.
+        bits_after: the element's bits in the tensor as it is, unsigned.
     """
-    bits_before = bits_after - change
-    if bits_before < 0:
-        return None
+    bits_after &= MASK64
+    bits_before = (bits_after - change) & MASK64
     salt = K * index & MASK64
     step = (mix64(bits_after ^ salt) - mix64(bits_before ^ salt)) & MASK64
     if step != (after.h - before.h) & MASK64:
@@ -72,6 +98,43 @@ def confirm_change(
     return SingleChange(index, bits_before, bits_after)
 
 
+def find_change(row: torch.Tensor, before: Digest, after: Digest) -> SingleChange | None:
+    """The one element by which a tensor changed, proven by H.
+
+    Args:
+        row: `words` of the tensor as it is.
+        before: digest of the tensor as it was.
+        after: digest of the tensor as it is.
+    """
+    width = 8 * row.element_size()
+    solved = solve_places(before, after, numel=row.numel(), width=width)
+    if solved is None:
+        return None
+    places, change = solved
+    for start in range(0, len(places), _CHUNK):
+        for index in _fitting(row, places[start : start + _CHUNK], change, before, after):
+            bits = int(row[index]) & ((1 << width) - 1)
+            found = confirm_change(before, after, index, change, bits_after=bits)
+            if found is not None and found.before < 2**width:
+                return found
+    return None
+
+
+def _fitting(
+    row: torch.Tensor, places: range, change: int, before: Digest, after: Digest
+) -> list[int]:
+    """Those of `places` whose own change of H is the whole change of H."""
+    if len(places) == 1:
+        return [places[0]]
+    index = torch.arange(places.start, places.stop, places.step, device=row.device)
+    bits = row[index].to(torch.int64)
+    if row.element_size() < 8:
+        bits &= (1 << 8 * row.element_size()) - 1
+    salt = index * signed64(K)
+    step = mix64_tensor(bits ^ salt) - mix64_tensor((bits - signed64(change & MASK64)) ^ salt)
+    hits = (step == signed64((after.h - before.h) & MASK64)).nonzero().flatten()
+    return [int(place) for place in index[hits].tolist()]
+
+
 def _centred(value: int) -> int:
-    value &= MASK64
-    return value - 2**64 if value >= 2**63 else value
+    return signed64(value & MASK64)

@@ -1,7 +1,7 @@
 """Names and files of a table's segments and seals.
 
-    trace/<table>/rank=00000/seg-<n>.parquet        published once, never changed
-    trace/<table>/rank=00000/seal-<a>-<b>.duckdb    segments a..b folded into one file
+trace/<table>/rank=00000/seg-<n>.parquet        published once, never changed
+trace/<table>/rank=00000/seal-<a>-<b>.duckdb    segments a..b folded into one file
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ class Listing:
         return [
             path
             for (first, last), path in sorted(self.seals.items())
-            if not any(
-                a <= first and last <= b and (a, b) != (first, last) for a, b in self.seals
-            )
+            if not any(a <= first and last <= b and (a, b) != (first, last) for a, b in self.seals)
         ]
 
     def next_number(self) -> int:

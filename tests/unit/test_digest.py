@@ -1,0 +1,215 @@
+"""The digest against a second implementation in numpy, on unsigned 64-bit numbers."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdc_guard.digest import Digest, digest_rows, digest_tensor, mix64, reference
+from sdc_guard.digest.reference import MASK64, K
+
+_UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+REAL = [
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.uint16, torch.uint32, torch.uint64,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64,
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+]  # fmt: skip
+COMPLEX = [torch.complex32, torch.complex64, torch.complex128]
+
+
+def numpy_digest(words: np.ndarray, first: int = 0) -> Digest:
+    """H, S1 and S2 of unsigned words, from their formulas."""
+    bits = words.reshape(-1).astype(np.uint64)
+    index = np.arange(first, first + bits.size, dtype=np.uint64)
+    z = bits ^ (index * np.uint64(0x9E3779B97F4A7C15))
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    weighted = (index + np.uint64(1)) * bits
+    return Digest(int(z.sum()), int(bits.sum()), int(weighted.sum()))
+
+
+def random_words(rng: np.random.Generator, shape: tuple[int, ...], size: int) -> np.ndarray:
+    raw = rng.bytes(int(np.prod(shape)) * size)
+    return np.frombuffer(bytearray(raw), dtype=_UINT[size]).reshape(shape)
+
+
+def as_tensor(words: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    flat = torch.frombuffer(bytearray(words.tobytes()), dtype=dtype)
+    return flat.reshape(words.shape) if dtype not in COMPLEX else flat
+
+
+def test_mix64_is_the_published_splitmix64() -> None:
+    state, outputs = 1234567, []
+    for _ in range(3):
+        state = (state + 0x9E3779B97F4A7C15) & MASK64
+        outputs.append(mix64(state))
+    assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+@pytest.mark.parametrize("dtype", REAL, ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (37,), (5, 7), (3, 4, 5), (0,), (3, 0)], ids=str)
+def test_equals_numpy(dtype: torch.dtype, shape: tuple[int, ...], rng: np.random.Generator) -> None:
+    words = random_words(rng, shape, dtype.itemsize)
+    if words.size:
+        tensor = as_tensor(words.reshape(-1), dtype).reshape(shape)
+    else:
+        tensor = torch.empty(shape, dtype=dtype)
+    assert digest_tensor(tensor) == numpy_digest(words)
+
+
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+def test_complex_elements_are_two_words(dtype: torch.dtype, rng: np.random.Generator) -> None:
+    words = random_words(rng, (2 * 21,), dtype.itemsize // 2)
+    tensor = as_tensor(words, dtype)
+    assert tensor.shape == (21,)
+    assert digest_tensor(tensor) == numpy_digest(words)
+    transposed = tensor.reshape(3, 7).t()
+    pairs = words.reshape(3, 7, 2).transpose(1, 0, 2)
+    assert digest_tensor(transposed) == numpy_digest(pairs)
+
+
+def test_bool() -> None:
+    tensor = torch.tensor([True, False, True, True])
+    assert digest_tensor(tensor) == numpy_digest(np.array([1, 0, 1, 1], dtype=np.uint8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2, torch.int64])
+def test_is_read_row_by_row_whatever_the_strides(
+    dtype: torch.dtype, rng: np.random.Generator
+) -> None:
+    words = random_words(rng, (6, 8), dtype.itemsize)
+    tensor = as_tensor(words, dtype)
+    assert digest_tensor(tensor.t()) == numpy_digest(words.T)
+    assert digest_tensor(tensor[1::2, ::3]) == numpy_digest(words[1::2, ::3])
+    assert digest_tensor(tensor[:1].expand(4, 8)) == numpy_digest(np.repeat(words[:1], 4, 0))
+    assert digest_tensor(tensor.t()) != digest_tensor(tensor)
+
+
+def test_lazy_conjugates_and_negatives_are_taken_by_value() -> None:
+    tensor = torch.complex(torch.tensor([1.0, 2.0]), torch.tensor([3.0, -4.0]))
+    assert digest_tensor(tensor.conj()) == digest_tensor(tensor.conj().resolve_conj().clone())
+    negative = tensor.conj().imag
+    assert negative.is_neg()
+    assert digest_tensor(negative) == digest_tensor(torch.tensor([-3.0, 4.0]))
+
+
+def test_known_value_of_a_hand_made_tensor() -> None:
+    # float32 1.0 is 0x3f800000, −0.0 is 0x80000000
+    one, minus_zero = 0x3F800000, 0x80000000
+    expected = Digest(
+        (mix64(one) + mix64(minus_zero ^ K)) & MASK64, one + minus_zero, one + 2 * minus_zero
+    )
+    assert digest_tensor(torch.tensor([1.0, -0.0])) == expected
+    assert digest_tensor(torch.tensor([1.0, 0.0])) != expected
+
+
+def test_empty_is_zero() -> None:
+    assert digest_tensor(torch.empty(0)) == Digest(0, 0, 0)
+    assert digest_rows([]).shape == (0, 3)
+
+
+def test_rows_are_the_signed_digests_in_order() -> None:
+    tensors = [torch.randn(5), torch.arange(3), torch.empty(0)]
+    rows = digest_rows(tensors)
+    assert rows.dtype == torch.int64
+    assert [tuple(v % 2**64 for v in row) for row in rows.tolist()] == [
+        tuple(digest_tensor(tensor)) for tensor in tensors
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float32, torch.uint8])
+def test_the_tensor_is_left_as_it_was(dtype: torch.dtype, rng: np.random.Generator) -> None:
+    words = random_words(rng, (64,), dtype.itemsize)
+    tensor = as_tensor(words, dtype)
+    version = tensor._version
+    digest_tensor(tensor)
+    assert tensor.view(torch.uint8).numpy().tobytes() == words.tobytes()
+    assert tensor._version == version
+
+
+def test_a_parameter_can_be_digested_between_forward_and_backward() -> None:
+    weight = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))
+    loss = (weight * weight).sum()
+    digest_tensor(weight)
+    loss.backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [2.0] * 4
+
+
+@given(data=st.data(), size=st.integers(0, 60), numpy_seed=st.integers(0, 2**32 - 1))
+def test_the_digests_of_shards_add_up(data: st.DataObject, size: int, numpy_seed: int) -> None:
+    dtype = data.draw(st.sampled_from([*REAL, torch.complex64, torch.complex128]))
+    cuts = sorted(data.draw(st.lists(st.integers(0, size), max_size=5)))
+    raw = np.random.default_rng(numpy_seed).bytes(size * dtype.itemsize)
+    tensor = torch.frombuffer(bytearray(raw), dtype=dtype) if size else torch.empty(0, dtype=dtype)
+    total = Digest(0, 0, 0)
+    for start, stop in itertools.pairwise([0, *cuts, size]):
+        total += digest_tensor(tensor[start:stop], offset=start)
+    assert total == digest_tensor(tensor)
+
+
+@given(size=st.integers(0, 50), chunk=st.integers(1, 20), offset=st.integers(0, 2**40))
+def test_the_internal_chunk_size_does_not_show(size: int, chunk: int, offset: int) -> None:
+    words = np.random.default_rng(size).integers(0, 2**32, size, dtype=np.uint32)
+    tensor = torch.from_numpy(words.view(np.int32).copy())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "_CHUNK", chunk)
+        assert digest_tensor(tensor, offset=offset) == numpy_digest(words, offset)
+
+
+def test_more_elements_than_one_chunk_holds(rng: np.random.Generator) -> None:
+    size = reference._CHUNK + 1234
+    words = rng.integers(0, 2**16, size, dtype=np.uint16)
+    tensor = torch.from_numpy(words.view(np.int16).copy()).view(torch.bfloat16)
+    whole = digest_tensor(tensor)
+    assert whole == numpy_digest(words)
+    cut = reference._CHUNK - 7
+    assert whole == digest_tensor(tensor[:cut]) + digest_tensor(tensor[cut:], offset=cut)
+
+
+def test_addition_is_modulo_2_to_the_64_and_only_of_digests() -> None:
+    top = Digest(MASK64, MASK64, MASK64)
+    assert top + Digest(1, 2, 3) == Digest(0, 1, 2)
+    with pytest.raises(TypeError):
+        operator.add(top, (1, 2, 3))
+
+
+def test_no_small_change_is_missed(rng: np.random.Generator) -> None:
+    words = rng.integers(0, 2**32, 64, dtype=np.uint32)
+    words[5] = words[9]  # a swap of equal elements is no change
+    tensor = torch.from_numpy(words.view(np.int32).copy()).view(torch.float32)
+    bits = tensor.view(torch.int32)
+    sound = digest_tensor(tensor).h
+    seen = 0
+
+    def changed(places: list[int], masks: list[int]) -> None:
+        nonlocal seen
+        for place, mask in zip(places, masks, strict=True):
+            bits[place] ^= reference.signed64(mask << 32) >> 32
+        seen += digest_tensor(tensor).h != sound
+        for place, mask in zip(places, masks, strict=True):
+            bits[place] ^= reference.signed64(mask << 32) >> 32
+
+    singles = [(i, b) for i in range(64) for b in range(32)]
+    for place, bit in singles:
+        changed([place], [1 << bit])
+    pairs = [tuple(rng.choice(64, 2, replace=False)) for _ in range(300)]
+    for a, b in pairs:
+        bit = int(rng.integers(32))
+        changed([int(a), int(b)], [1 << bit] * 2)
+        changed([int(a), int(b)], [1 << 31] * 2)
+    swaps = [(int(a), int(b)) for a, b in pairs if words[a] != words[b]]
+    for a, b in swaps:
+        difference = int(words[a] ^ words[b])
+        changed([a, b], [difference] * 2)
+    assert digest_tensor(tensor).h == sound
+    assert seen == len(singles) + 2 * len(pairs) + len(swaps)
