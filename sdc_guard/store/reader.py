@@ -8,7 +8,7 @@ only the newest attempt's. The schema `every` holds the rows of all attempts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +86,24 @@ class RunReader:
         Raises:
             UsageError: the SQL is wrong; the message is DuckDB's.
         """
-        return self._execute(query, parameters).fetchall()
+        values = dict(parameters or {})
+        return self._answer(lambda cursor: cursor.execute(query, values).fetchall())
 
     def arrow(self, query: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         """The result of a query as an Arrow table.
 
         Raises:
-            UsageError: the SQL is wrong; the message is DuckDB's.
+            UsageError: the SQL is wrong, or it has no result; the message is DuckDB's.
         """
-        return self._execute(query, parameters).to_arrow_table()
+        values = dict(parameters or {})
+
+        def fetch(cursor: duckdb.DuckDBPyConnection) -> pa.Table:
+            relation = cursor.sql(query, params=values)
+            if relation is None:
+                raise UsageError("the query has no result; give a SELECT", where=query)
+            return relation.to_arrow_table()
+
+        return self._answer(fetch)
 
     def attach(self, name: str, other: RunReader) -> None:
         """Bring the tables of `other` into this reader as the schema `name`, for comparisons."""
@@ -103,23 +112,17 @@ class RunReader:
             content = other.arrow(f"SELECT * FROM {table}")  # noqa: F841 - because DuckDB reads it by its name
             self._connection.execute(f"CREATE TABLE {name}.{table} AS SELECT * FROM content")
 
-    def _execute(
-        self, query: str, parameters: Mapping[str, Any] | None
-    ) -> duckdb.DuckDBPyConnection:
+    def _answer(self, fetch: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
+        # a cursor per call: a connection shared by threads loses results without an error
         try:
-            return self._cursor_execute(query, parameters)
-        except duckdb.IOException:
-            # a segment was folded into a seal after it was listed: list again, once
-            self.refresh()
-            return self._cursor_execute(query, parameters)
+            try:
+                return fetch(self._connection.cursor())
+            except duckdb.IOException:
+                # a segment was folded into a seal after it was listed: list again, once
+                self.refresh()
+                return fetch(self._connection.cursor())
         except duckdb.Error as error:
             raise UsageError(f"the query failed: {str(error).splitlines()[0]}") from None
-
-    def _cursor_execute(
-        self, query: str, parameters: Mapping[str, Any] | None
-    ) -> duckdb.DuckDBPyConnection:
-        # a cursor per call: a connection shared by threads loses results without an error
-        return self._connection.cursor().execute(query, dict(parameters or {}))
 
     def _layers_view(self) -> None:
         names = pa.table(
@@ -158,7 +161,9 @@ class RunReader:
         segments = [path for path in found.live_segments() if self._segment_opens(path)]
         if segments:
             files = ", ".join(_quoted(path) for path in segments)
-            sources.append(f"SELECT *, {rank} AS rank FROM read_parquet([{files}], hive_partitioning = false)")
+            sources.append(
+                f"SELECT *, {rank} AS rank FROM read_parquet([{files}], hive_partitioning = false)"
+            )
         for seal in found.live_seals():
             name = self._attach_seal(seal)
             if name is not None:
