@@ -4,7 +4,9 @@
 
 Deterministic for a seed. Every checkpoint resumes exactly:
 
-    python sample_runs/tiny_gpt.py --run runs/tiny --resume runs/tiny/archive/step=000100 --until 200
+    python sample_runs/tiny_gpt.py --run runs/tiny --resume runs/tiny/archive/step=000100
+
+`--resume runs/tiny` takes the run's newest clean checkpoint.
 
 The guard is attached in the three places marked (guard).
 """
@@ -161,9 +163,7 @@ def plan_fault(
     from sdc_guard.inject.fault import Fault
 
     site, _, step = args.fault.partition("@")
-    injector = Injector(
-        model, optimizer, seed=args.fault_seed, run=args.run, first_step=first_step
-    )
+    injector = Injector(model, optimizer, seed=args.fault_seed, run=args.run, first_step=first_step)
     injector.add(Fault(site, int(step)))
 
 
@@ -173,7 +173,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--run", type=Path, default=Path("runs/tiny"), help="the run's folder")
     parser.add_argument("--seed", type=int, default=0, help="of weights, data order and dropout")
     parser.add_argument("--every", type=int, default=20, help="steps between checkpoints")
-    parser.add_argument("--threads", type=int, default=2, help="more or fewer change the last bits")
+    parser.add_argument("--threads", type=int, default=1, help="more or fewer change the last bits")
     parser.add_argument("--no-guard", action="store_true", help="train without the guard")
     parser.add_argument("--policy", default="warn", choices=["record", "warn", "halt"])
     parser.add_argument("--resume", type=Path, metavar="CHECKPOINT", help="folder of a checkpoint")

@@ -23,14 +23,14 @@ class HostCopy:
         if tensor.device.type == "cuda":
             self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             self._host.copy_(tensor, non_blocking=True)
-            self._event = torch.cuda.Event()
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
             self._event.record(torch.cuda.current_stream(tensor.device))
         else:
             self._host = tensor
 
     def ready(self) -> bool:
         """Whether reading the copy would not wait."""
-        return self._event is None or self._event.query()
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call] # as above
 
     def get(self) -> torch.Tensor:
         """The copy; waits for it if it is not ready."""

@@ -141,8 +141,10 @@ class Guard:
 
         Needed after load_state_dict, weight clamping and the like between two steps.
         """
-        self._drain(wait=True)
-        self._recorder.forget_state()
+        with self._safely("refreshing"):
+            self._drain(wait=True)
+            self._recorder.forget_state()
+            self._recorder.event(self._step, "refresh", "the script wrote to the state on purpose")
 
     def checkpoint(self, objects: Mapping[str, Any], step: int) -> Path | None:
         """Save a checkpoint with its manifest under `run/archive`.
@@ -218,7 +220,9 @@ class Guard:
         if self._halting is not None:
             alert, self._halting = self._halting, None
             self._writer.flush(5.0)
-            raise TrainingHalted(str(alert), next_step="the policy is halt; the step is not applied")
+            raise TrainingHalted(
+                str(alert), next_step="the policy is halt; the step is not applied"
+            )
 
     def _after_step(self, *_: Any) -> None:
         if self._place.owner != os.getpid():
@@ -267,9 +271,7 @@ class Guard:
             return None
         return self._shadow(self._model)
 
-    def _drain(
-        self, *, wait: bool = False, live: Mapping[Key, torch.Tensor] | None = None
-    ) -> None:
+    def _drain(self, *, wait: bool = False, live: Mapping[Key, torch.Tensor] | None = None) -> None:
         """Record the evidence whose copies have arrived, in order; all of it when waiting."""
         while self._pending and (wait or self._policy == "halt" or self._pending[0].ready()):
             evidence = self._pending.popleft()
@@ -296,8 +298,10 @@ class Guard:
         elif step != newest:
             doubts.append(
                 f"labelled step {step}, but the trace is at step {newest}: "
-                f"Guard(first_step=...) should be {step - newest:+d}"
+                f"give Guard(first_step=...) {step - newest:+d}"
             )
+        elif not self._recorder.recorded():
+            doubts.append("the script wrote to the state since the last step: not in the trace")
         incident = self._recorder.incidents.open
         if incident is not None:
             doubts.append(f"incident open since step {incident.opened}: {incident.first}")

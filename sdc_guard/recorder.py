@@ -53,9 +53,7 @@ class Recorder:
         if self._left_behind is None:
             return {}
         rows = self._left_behind.rows.tolist()
-        return {
-            key: _digest(row) for key, row in zip(self._left_behind.keys, rows, strict=True)
-        }
+        return {key: _digest(row) for key, row in zip(self._left_behind.keys, rows, strict=True)}
 
     def forget_state(self) -> None:
         """The state was changed on purpose: the next step starts a new chain of digests."""
@@ -216,10 +214,17 @@ class Recorder:
             grad_norm=float(np.sqrt(np.square(present).sum())) if present.size else None,
             skipped=False,
             accumulation=evidence.accumulation,
-            batch_hash=fold(torch.tensor(hashes)) if len(hashes) > 1 else (hashes or [None])[0],
+            batch_hash=_one(hashes),
             step_seconds=evidence.step_seconds,
             tokens=evidence.tokens,
         )
+
+
+def _one(hashes: list[int]) -> int | None:
+    """One hash for the micro-batches of a step, in their order."""
+    if len(hashes) > 1:
+        return fold(torch.tensor(hashes))
+    return hashes[0] if hashes else None
 
 
 def _digest(row: Any) -> Digest:

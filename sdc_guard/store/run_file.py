@@ -54,6 +54,11 @@ class RunFile:
         """Layer number to name."""
         return {layer.id: layer.name for layer in self.layers}
 
+    def environment(self, attempt: int | None = None) -> dict[str, Any]:
+        """The environment of an attempt, by default of the newest."""
+        chosen = [item for item in self.attempts if attempt in (None, item.attempt)]
+        return chosen[-1].environment if chosen else {}
+
     def with_attempt(self, attempt: Attempt) -> RunFile:
         """The same run, started once more."""
         return replace(self, attempts=(*self.attempts, attempt))

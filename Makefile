@@ -1,0 +1,34 @@
+# Every target sets up what it needs in .venv, with pip and the pinned versions.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check dashboard clean
+
+demo: $(READY)
+	$(BIN)/sdc-guard demo $(ARGS)
+
+dashboard: $(READY)
+	@test -f runs/demo/run.json || $(BIN)/sdc-guard demo
+	$(BIN)/sdc-guard dashboard runs/demo $(ARGS)
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_architecture.py
+
+# --no-build-isolation: the build tool is one of the pinned packages, not a newer one
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'SDC Guard needs Python 3.11 or newer')"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[app,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs dist

@@ -1,0 +1,1 @@
+"""Afterwards: which checkpoint is the last clean one, and what happened in the step after it."""

@@ -1,0 +1,42 @@
+"""A checkpoint as the search sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Status = Literal["untested", "clean", "suspect", "corrupt"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint.
+
+    Attributes:
+        step: the step whose result it holds.
+        path: its folder or file.
+        format: name of the format.
+        status: what its manifest says; "untested" without one.
+        reasons: why it is not clean.
+        attempt: the attempt that wrote it; 0 when unknown.
+        readable: False when its content cannot be judged (truncated, incomplete).
+    """
+
+    step: int
+    path: Path
+    format: str
+    status: Status
+    reasons: tuple[str, ...] = ()
+    attempt: int = 0
+    readable: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """The checkpoint in JSON output."""
+        return {
+            "step": self.step,
+            "path": str(self.path),
+            "format": self.format,
+            "status": self.status,
+            "reasons": list(self.reasons),
+        }

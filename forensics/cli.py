@@ -1,0 +1,288 @@
+"""The command `sdc-bisect`.
+
+torch and duckdb are imported inside the commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sdc_guard.cli import OneLineErrors, json_option, json_text
+from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE, UsageError
+
+if TYPE_CHECKING:
+    from sdc_guard.store.reader import RunReader
+
+    from .checkpoint import Checkpoint
+    from .interval import Interval
+    from .journal import Session
+    from .oracles.judgement import Oracle
+    from .replay import ResumeCommand
+    from .result import Result
+
+run_argument = click.argument("run", type=click.Path(path_type=Path))
+command_argument = click.argument("command", nargs=-1, type=click.UNPROCESSED)
+attempt_option = click.option(
+    "--attempt", type=int, help="Look at the run as it was during this attempt (newest)."
+)
+
+
+@click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="sdc-guard-torch")
+def main() -> None:
+    """Find the first corrupted step of a training run.
+
+    \b
+    Exit codes: 0 clean or done, 1 corruption located, 2 usage or input, 3 a range only,
+    4 not reproducible, 5 archive incomplete.
+
+    \b
+    Examples:
+      sdc-bisect index runs/pretrain
+      sdc-bisect run runs/pretrain
+      sdc-bisect run runs/pretrain -- python check.py {ckpt}
+      sdc-bisect verify runs/pretrain -- python train.py --resume {ckpt} --until {step}
+      sdc-bisect report runs/pretrain -o report.md
+    """
+
+
+@main.command("index")
+@click.argument("path", type=click.Path(path_type=Path))
+@json_option
+def index_command(path: Path, as_json: bool) -> None:
+    """List the checkpoints in PATH by step, with their status.
+
+    PATH is a run's folder, an archive, a folder of torch.save files, or one checkpoint. The
+    tensors of an archive with manifests are not read here; `run` judges its bytes.
+    """
+    from .index import index
+
+    found = index(path)
+    if as_json:
+        rows = [checkpoint.as_dict() for checkpoint in found]
+        click.echo(json_text("sdc-bisect.index", checkpoints=rows))
+    else:
+        for checkpoint in found:
+            reasons = f"  {'; '.join(checkpoint.reasons)}" if checkpoint.reasons else ""
+            click.echo(f"{checkpoint.step:>10}  {checkpoint.status:<8}{reasons}")
+    unreadable = [str(checkpoint.step) for checkpoint in found if not checkpoint.readable]
+    if unreadable:
+        click.echo(f"sdc-bisect: cannot be judged: step {', '.join(unreadable)}", err=True)
+        sys.exit(EXIT_ARCHIVE_INCOMPLETE)
+
+
+@main.command("run")
+@run_argument
+@command_argument
+@click.option(
+    "--oracle",
+    type=click.Choice(["trace", "shadow"]),
+    default="trace",
+    show_default=True,
+    help="Judge by exact comparison with the trace, or by the recorded shadow loss.",
+)
+@attempt_option
+@json_option
+def run_command(
+    run: Path, command: tuple[str, ...], oracle: str, attempt: int | None, as_json: bool
+) -> None:
+    """Bisect the checkpoints of RUN to the first corrupt one.
+
+    With a COMMAND after `--`, it judges each checkpoint: exit code 0 is clean, 1 corrupt, 125
+    cannot be tested; anything else stops the search. {ckpt} and {step} are filled in. RUN may
+    then be any folder of checkpoints.
+
+    `exact` in the JSON output says that the first corrupt checkpoint is known, with none
+    missing or untestable before it. `verify` names the step.
+    """
+    from .index import index
+    from .journal import Session
+    from .oracles.command import CommandOracle
+
+    if command and not (run / "run.json").is_file():
+        _answer(_search(index(run), CommandOracle(command), None), as_json)
+        return
+    with _reader(run, attempt) as reader:
+        judge = CommandOracle(command) if command else _recorded_oracle(oracle, reader)
+        candidates = _of_lineage(reader, attempt)
+        session = Session.new(run)
+        result = _search(candidates, judge, session)
+        session.finish({**result.as_dict(), "attempts": len(reader.run_file.attempts)})
+    _answer(result, as_json)
+
+
+@main.command("verify")
+@run_argument
+@command_argument
+@click.option("--recorded", is_flag=True, help="Use the resume command recorded in run.json.")
+@click.option("--from", "start", type=int, help="Replay from the checkpoint of this step.")
+@click.option("--to", "until", type=int, help="Replay up to this step.")
+@attempt_option
+@json_option
+def verify_command(
+    run: Path,
+    command: tuple[str, ...],
+    recorded: bool,
+    start: int | None,
+    until: int | None,
+    attempt: int | None,
+    as_json: bool,
+) -> None:
+    """Replay RUN from its last clean checkpoint and name the first step that differs.
+
+    COMMAND, after `--`, resumes the training script: {ckpt} is the checkpoint, {step} the last
+    step to run, {run} a folder for what the replay writes. The guard in the script records into
+    the session by itself. Without --from the interval is the bracket that `run` found last, or
+    else the one that the trace shows.
+    """
+    from .interval import asked
+    from .journal import Session
+    from .verify import Verifier
+
+    with _reader(run, attempt) as reader:
+        resume = _resume(reader, command, recorded)
+        candidates = _of_lineage(reader, attempt)
+        if start is None:
+            bracket, interval = _bracket(reader, candidates)
+        else:
+            bracket, interval = None, asked(candidates, start, until)
+    if interval is None:
+        assert bracket is not None
+        _answer(bracket, as_json)
+        return
+    session = Session.new(run)
+    verifier = Verifier(run, attempt, resume, session, _progress)
+    result = verifier.verify(interval.start, interval.until, interval.earlier)
+    if bracket is not None and bracket.kind == "storage" and result.first_corrupt is None:
+        from .storage import storage_result
+
+        corrupt = next(item for item in candidates if item.step == bracket.first_corrupt)
+        result = storage_result(corrupt, interval.start.step, result)
+    session.finish(result.as_dict())
+    _answer(result, as_json)
+
+
+@main.command("report")
+@run_argument
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file, too.")
+@json_option
+def report_command(run: Path, output: Path | None, as_json: bool) -> None:
+    """Report what was recorded of RUN and found in it, as Markdown or JSON."""
+    from .index import index
+    from .journal import Session
+    from .report import markdown
+
+    with _reader(run, None) as reader:
+        found = index(run)
+        results = [result for session in Session.all(run) if (result := session.result())]
+        if as_json:
+            rows = [checkpoint.as_dict() for checkpoint in found]
+            name = reader.run_file.name
+            text = json_text("sdc-bisect.report", run=name, checkpoints=rows, results=results)
+        else:
+            text = markdown(reader, found, results)
+    click.echo(text)
+    if output is not None:
+        try:
+            output.write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"the report cannot be written ({error.strerror})", where=str(output)
+            ) from None
+
+
+def _reader(run: Path, attempt: int | None) -> RunReader:
+    from sdc_guard.store.reader import RunReader
+
+    reader = RunReader(run, attempt=attempt)
+    numbers = [item.attempt for item in reader.run_file.attempts]
+    if attempt is not None and attempt not in numbers:
+        raise UsageError(f"no attempt {attempt}; there is: {', '.join(map(str, numbers))}")
+    for path, reason in reader.damaged.items():
+        click.echo(f"sdc-bisect: damaged, its rows are missing: {path} ({reason})", err=True)
+    return reader
+
+
+def _of_lineage(reader: RunReader, attempt: int | None) -> list[Checkpoint]:
+    from sdc_guard.store.reader import lineage
+
+    from .index import in_lineage, index
+
+    found = index(reader.run)
+    kept = in_lineage(found, lineage(reader.run_file.attempts, attempt))
+    if len(kept) < len(found):
+        left = len(found) - len(kept)
+        click.echo(f"sdc-bisect: {left} checkpoints of superseded attempts left out", err=True)
+    return kept
+
+
+def _recorded_oracle(name: str, reader: RunReader) -> Oracle:
+    from .oracles.shadow import ShadowOracle
+    from .oracles.trace import TraceOracle
+
+    return ShadowOracle(reader) if name == "shadow" else TraceOracle(reader)
+
+
+def _search(candidates: Sequence[Checkpoint], oracle: Oracle, session: Session | None) -> Result:
+    from .bracket import find_bracket
+
+    return find_bracket(candidates, oracle, session, _progress)
+
+
+def _bracket(reader: RunReader, candidates: Sequence[Checkpoint]) -> tuple[Result, Interval | None]:
+    """The bracket to replay: the one found last, else the one that the trace shows."""
+    from .interval import asked, from_bracket, newest_bracket
+    from .journal import Session
+    from .oracles.trace import BREAKS, TraceOracle
+    from .result import Result
+
+    known = newest_bracket(Session.all(reader.run), len(reader.run_file.attempts))
+    if known is not None:
+        result = Result.of_bracket(known)
+    else:
+        result = _search(candidates, TraceOracle(reader), None)
+    if result.first_corrupt is not None:
+        return result, from_bracket(candidates, result.last_clean, result.first_corrupt)
+    # the training may have ended after the corruption and before its next checkpoint
+    later = [row[0] for row in reader.rows(BREAKS) if row[0] > (result.last_clean or 0)]
+    if later and result.last_clean is not None:
+        return result, asked(candidates, result.last_clean, later[0])
+    return result, None
+
+
+def _resume(reader: RunReader, command: tuple[str, ...], recorded: bool) -> ResumeCommand:
+    from .replay import ResumeCommand
+
+    known = reader.run_file.resume
+    if command and recorded:
+        raise UsageError("give either --recorded or a command after --, not both")
+    if command:
+        return ResumeCommand(command)
+    if recorded and known:
+        return ResumeCommand.parse(known)
+    hint = "this run recorded none" if not known else f"--recorded runs what it recorded: {known}"
+    raise UsageError(
+        "how is the training resumed?",
+        next_step=f"sdc-bisect verify RUN -- python train.py --resume {{ckpt}} ...; {hint}",
+    )
+
+
+def _progress(line: str) -> None:
+    click.echo(f"  {line}", err=True)
+
+
+def _answer(result: Result, as_json: bool) -> None:
+    from .report import lines
+
+    content = result.as_dict()
+    click.echo(json_text(None, **content) if as_json else "\n".join(lines(content)))
+    sys.exit(result.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Which steps to replay, and from which checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sdc_guard.errors import ArchiveIncomplete, UsageError
+
+from .checkpoint import Checkpoint
+from .journal import Session
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Replay from `start` up to step `until`; `earlier` is the checkpoint before `start`."""
+
+    start: Checkpoint
+    until: int
+    earlier: Checkpoint | None
+
+
+def newest_bracket(sessions: Sequence[Session], attempts: int) -> dict[str, Any] | None:
+    """The result of the newest `run` that found a bracket, if the run has not started since.
+
+    Args:
+        sessions: of the run, oldest first.
+        attempts: how often the run was started by now.
+    """
+    for session in reversed(sessions):
+        result = session.result()
+        if result is None or result.get("first_corrupt") is None:
+            continue
+        if str(result["schema"]["name"]).endswith(".run") and result.get("attempts") == attempts:
+            return result
+    return None
+
+
+def from_bracket(
+    candidates: Sequence[Checkpoint], last_clean: int | None, first_corrupt: int
+) -> Interval:
+    """The interval between the two ends of a bracket.
+
+    Raises:
+        ArchiveIncomplete: no clean checkpoint precedes the corruption.
+    """
+    if last_clean is None:
+        raise ArchiveIncomplete(
+            f"checkpoint {first_corrupt} is corrupt and no clean one is before it to replay from",
+            next_step="the alerts of the run may name the step; see `sdc-bisect report`",
+        )
+    return asked(candidates, last_clean, first_corrupt)
+
+
+def asked(candidates: Sequence[Checkpoint], start: int, until: int | None) -> Interval:
+    """The interval from the checkpoint of step `start` to `until`, by default the last one.
+
+    Raises:
+        UsageError: no readable checkpoint of that step, or an empty interval.
+    """
+    readable = [checkpoint for checkpoint in candidates if checkpoint.readable]
+    chosen = [checkpoint for checkpoint in readable if checkpoint.step == start]
+    if not chosen:
+        steps = ", ".join(str(checkpoint.step) for checkpoint in readable) or "none"
+        raise UsageError(f"no checkpoint of step {start} to replay from; there is: {steps}")
+    end = readable[-1].step if until is None else until
+    if end <= start:
+        raise UsageError(f"nothing to replay from step {start} to step {end}: swapped?")
+    before = [checkpoint for checkpoint in readable if checkpoint.step < start]
+    return Interval(chosen[-1], end, before[-1] if before else None)

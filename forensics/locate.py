@@ -1,0 +1,98 @@
+"""From a differing tensor to its element and bits, proven against the recorded digests."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sdc_guard.digest import Digest, SingleChange, confirm_change, solve_single
+from sdc_guard.signals.capture import captured_path
+from sdc_guard.store.reader import RunReader
+
+from .compare import TensorDifference
+
+_DIGEST = """
+    SELECT h, s1, s2 FROM digests JOIN layer_names USING (layer)
+    WHERE step = $step AND phase = $phase AND kind = $kind AND name = $name AND rank = $rank
+"""
+
+
+@dataclass(frozen=True)
+class LocatedTensor:
+    """A tensor that went wrong; `change` when exactly one element did, proven by the digest."""
+
+    kind: str
+    name: str
+    change: SingleChange | None
+    dtype: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The tensor in JSON output; bits in hexadecimal, values as text for NaN's sake."""
+        content: dict[str, Any] = {"kind": self.kind, "name": self.name}
+        if self.change is None:
+            return content | {"index": None, "bits": None, "before": None, "after": None}
+        return content | {
+            "index": self.change.index,
+            "bits": self.change.bits,
+            "before": f"0x{self.change.before:x}",
+            "after": f"0x{self.change.after:x}",
+            "before_value": str(value_of(self.change.before, self.dtype)),
+            "after_value": str(value_of(self.change.after, self.dtype)),
+        }
+
+
+def locate(
+    original: RunReader,
+    replayed: RunReader,
+    step: int,
+    phase: str,
+    difference: TensorDifference,
+) -> LocatedTensor:
+    """Solve which element differs, given the sound tensor that the replay captured.
+
+    Args:
+        original, replayed: the two runs; the replay's folder holds the captured tensor.
+        step, phase: the moment at which the tensor differs.
+        difference: the tensor.
+    """
+    layer = next(x for x in replayed.run_file.layers if x.name == difference.name)
+    key = {
+        "step": step,
+        "phase": phase,
+        "kind": difference.kind,
+        "name": difference.name,
+        "rank": difference.rank,
+    }
+    wrong, right = (_digest(reader, key) for reader in (original, replayed))
+    change = None
+    path = captured_path(replayed.run, (difference.kind, layer.id))
+    if wrong and right and path.is_file():
+        change = _solve(path, right, wrong, layer.numel)
+    return LocatedTensor(difference.kind, difference.name, change, layer.dtype)
+
+
+def _digest(reader: RunReader, key: dict[str, Any]) -> Digest | None:
+    rows = reader.rows(_DIGEST, key)
+    return Digest(*(value % 2**64 for value in rows[0])) if rows else None
+
+
+def _solve(path: Path, right: Digest, wrong: Digest, numel: int) -> SingleChange | None:
+    content = path.read_bytes()
+    size = len(content) // numel
+    candidate = solve_single(right, wrong, numel=numel, width=8 * size)
+    if candidate is None:
+        return None
+    index, change = candidate
+    bits = int.from_bytes(content[index * size : (index + 1) * size], sys.byteorder)
+    return confirm_change(right, wrong, index, change, bits_after=bits + change)
+
+
+def value_of(bits: int, dtype: str) -> Any:
+    """The number that `bits` are in a torch dtype given by name."""
+    kind: torch.dtype = getattr(torch, dtype)
+    content = bits.to_bytes(kind.itemsize, sys.byteorder)
+    return torch.frombuffer(bytearray(content), dtype=kind)[0].item()

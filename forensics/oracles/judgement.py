@@ -1,0 +1,40 @@
+"""What an oracle says of one checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..checkpoint import Checkpoint
+from ..search import Verdict
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict with its reason.
+
+    Attributes:
+        verdict: untestable is not corrupt.
+        reason: one line.
+        storage: True when the bytes on disk are wrong although the training's were right.
+    """
+
+    verdict: Verdict
+    reason: str
+    storage: bool = False
+
+
+class Oracle(Protocol):
+    """A judge of checkpoints.
+
+    Attributes:
+        name: as the command line calls it.
+        proves: whether it compares exactly; else it only suspects.
+    """
+
+    name: str
+    proves: bool
+
+    def judge(self, checkpoint: Checkpoint) -> Judgement:
+        """Judge one checkpoint."""
+        ...

@@ -1,0 +1,88 @@
+"""The answer of a search or a verification, as it is stored and printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sdc_guard.errors import EXIT_RANGE_ONLY
+
+from .locate import LocatedTensor
+
+EXIT_CLEAN = 0
+EXIT_LOCATED = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """An answer.
+
+    Attributes:
+        command: "run" or "verify".
+        last_clean: step of the last clean checkpoint, or for verify of the last clean step.
+        first_corrupt: step of the first corrupt checkpoint, or for verify the first corrupt
+            step; None when nothing corrupt was found.
+        exact: for run, whether no untestable or missing checkpoint lies between the two; for
+            verify, whether the step is proven.
+        proven: whether an exact comparison convicts; else it is a suspicion.
+        skipped: steps of checkpoints that could not be judged.
+        tensors: what differs, for verify.
+        kind: class of the fault ("state at rest", "storage", ...), or None.
+        verdict: intermittent, persistent, data or software, storage, undetermined; or None.
+        rank: the rank it happened on, or None when unknown.
+        probes: each judging: {step, verdict, reason}.
+        evidence: sentences that the verdict rests on.
+    """
+
+    command: str
+    last_clean: int | None
+    first_corrupt: int | None
+    exact: bool
+    proven: bool
+    skipped: tuple[int, ...] = ()
+    tensors: tuple[LocatedTensor, ...] = ()
+    kind: str | None = None
+    verdict: str | None = None
+    rank: int | None = None
+    probes: tuple[dict[str, Any], ...] = ()
+    evidence: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of_bracket(cls, stored: dict[str, Any]) -> Result:
+        """The bracket of a stored result of `run`."""
+        return cls(
+            command="run",
+            last_clean=stored["last_clean"],
+            first_corrupt=stored["first_corrupt"],
+            exact=bool(stored["exact"]),
+            proven=bool(stored["proven"]),
+            skipped=tuple(stored["skipped"]),
+            kind=stored["class"],
+            verdict=stored["verdict"],
+            probes=tuple(stored["probes"]),
+            evidence=tuple(stored["evidence"]),
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of `sdc-bisect`."""
+        if self.first_corrupt is None:
+            return EXIT_CLEAN
+        return EXIT_LOCATED if self.exact else EXIT_RANGE_ONLY
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as one JSON object."""
+        return {
+            "schema": {"name": f"sdc-bisect.{self.command}", "version": 1},
+            "last_clean": self.last_clean,
+            "first_corrupt": self.first_corrupt,
+            "exact": self.exact,
+            "proven": self.proven,
+            "skipped": list(self.skipped),
+            "tensors": [tensor.as_dict() for tensor in self.tensors],
+            "class": self.kind,
+            "verdict": self.verdict,
+            "rank": self.rank,
+            "probes": list(self.probes),
+            "evidence": list(self.evidence),
+        }

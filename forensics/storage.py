@@ -1,0 +1,44 @@
+"""A checkpoint whose bytes went wrong on their way to the disk or on it."""
+
+from __future__ import annotations
+
+from sdc_guard.archive.compare import check_bytes
+from sdc_guard.archive.manifest import Manifest
+from sdc_guard.archive.torch_file import read_torch_file
+
+from .checkpoint import Checkpoint
+from .locate import LocatedTensor
+from .result import Result
+
+
+def storage_result(corrupt: Checkpoint, last_clean: int, replayed: Result) -> Result:
+    """The answer when the training replays bit for bit and only the stored bytes are wrong.
+
+    Args:
+        corrupt: the checkpoint.
+        last_clean: step of the clean one before it.
+        replayed: the result of replaying the steps between the two.
+    """
+    manifest = Manifest.read(corrupt.path)
+    check = check_bytes(corrupt.path, manifest)
+    stored = read_torch_file(corrupt.path / manifest.file).tensors
+    tensors = tuple(
+        LocatedTensor(
+            item.kind or "stored",
+            item.layer or item.name,
+            item.change,
+            str(stored[item.name].dtype).removeprefix("torch."),
+        )
+        for item in check.mismatches
+    )
+    return Result(
+        command="verify",
+        last_clean=last_clean,
+        first_corrupt=corrupt.step,
+        exact=replayed.exact,
+        proven=True,
+        tensors=tensors,
+        kind="storage",
+        verdict="storage",
+        evidence=(*replayed.evidence, *check.reasons()),
+    )

@@ -1,0 +1,162 @@
+"""The command `sdc-guard`, and how both commands report errors.
+
+torch and duckdb are imported inside the commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .errors import SdcGuardError, UsageError
+
+
+class OneLineErrors(click.Group):
+    """A group of commands in which an error raised on purpose is one line and an exit code.
+
+    With --json it is one object on stdout instead.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SdcGuardError as error:
+            name = f"{ctx.info_name}.{ctx.invoked_subcommand}"
+            if ctx.meta.get("json"):
+                click.echo(json_text(name, error=error.as_dict()))
+            else:
+                click.echo(f"{ctx.info_name}: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+def json_text(name: str | None, **content: Any) -> str:
+    """One JSON object; `name` is put into its schema unless the content has one."""
+    schema = {} if name is None else {"schema": {"name": name, "version": 1}}
+    return json.dumps({**schema, **content}, indent=1, allow_nan=False)
+
+
+def _remember_json(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
+    ctx.meta["json"] = value
+    return value
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --json, also for errors."""
+    return click.option(
+        "--json", "as_json", is_flag=True, is_eager=True, callback=_remember_json,
+        help="Print one JSON object, also for an error.",
+    )(command)  # fmt: skip
+
+
+run_argument = click.argument("run", type=click.Path(path_type=Path))
+
+
+@click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="sdc-guard-torch")
+def main() -> None:
+    """Watch training runs for silent data corruption.
+
+    \b
+    Examples:
+      sdc-guard demo
+      sdc-guard dashboard runs/demo
+      sdc-guard sql runs/demo "SELECT step, detector FROM alerts"
+    """
+
+
+@main.command()
+@click.option("--seed", type=int, default=0, show_default=True, help="Draws the fault.")
+@click.option(
+    "--fault",
+    type=click.Choice(["weight", "exp_avg", "exp_avg_sq", "none"]),
+    default="weight",
+    show_default=True,
+    help="Where one bit is flipped.",
+)
+@click.option(
+    "--run", type=click.Path(path_type=Path), default=Path("runs/demo"), show_default=True,
+    help="The run's folder; what an earlier demo left there is removed.",
+)  # fmt: skip
+def demo(seed: int, fault: str, run: Path) -> None:
+    """Train a small model, flip one bit, find it.
+
+    Exit code 0 only if what was located is what was injected, or nothing was injected and
+    nothing accused.
+    """
+    from .demo.story import tell
+
+    sys.exit(0 if tell(seed, fault, run, click.echo) else 1)
+
+
+@main.command()
+@run_argument
+@click.option("--port", type=int, default=8501, show_default=True)
+def dashboard(run: Path, port: int) -> None:
+    """Open the investigation of RUN in a browser, on this machine only."""
+    from importlib.util import find_spec
+
+    spec = find_spec("app")
+    if find_spec("streamlit") is None or spec is None or not spec.submodule_search_locations:
+        raise UsageError(
+            "the dashboard's packages are not installed",
+            next_step='pip install "sdc-guard-torch[app]"',
+        )
+    entry = Path(next(iter(spec.submodule_search_locations))) / "main.py"
+    command = [sys.executable, "-m", "streamlit", "run", str(entry)]
+    command += ["--server.address", "127.0.0.1", "--server.port", str(port)]
+    command += ["--browser.gatherUsageStats", "false", "--server.headless", "true"]
+    click.echo(f"http://127.0.0.1:{port}  (Ctrl-C ends it)")
+    try:
+        sys.exit(subprocess.run([*command, "--", str(run)], check=False).returncode)
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+@main.command()
+@run_argument
+@click.argument("query")
+@click.option("--attempt", type=int, help="The run as it was during this attempt (newest).")
+def sql(run: Path, query: str, attempt: int | None) -> None:
+    """Run a SELECT over the tables of RUN; CSV on stdout.
+
+    Tables: steps, layers, digests, shadow, alerts, incidents, checkpoints, events, layer_names.
+    Where a resume repeated steps they hold the newest attempt; `every.steps` and so on hold all.
+    """
+    from .store.reader import RunReader
+
+    with RunReader(run, attempt=attempt) as reader:
+        result = reader.arrow(query)
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        try:
+            writer.writerow(result.column_names)
+            for batch in result.to_batches():
+                writer.writerows(zip(*(column.to_pylist() for column in batch), strict=True))
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader of our output, `head` say, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        for path, reason in reader.damaged.items():
+            click.echo(f"sdc-guard: damaged, its rows are missing: {path} ({reason})", err=True)
+
+
+@main.command()
+@run_argument
+def compact(run: Path) -> None:
+    """Fold the trace's small segments into DuckDB files; safe while the run writes."""
+    from .store.run_file import RunFile
+    from .store.sealing import seal_run
+
+    RunFile.read(run)
+    written = seal_run(run)
+    click.echo(f"{len(written)} seals written")
+
+
+if __name__ == "__main__":
+    main()

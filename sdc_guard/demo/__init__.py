@@ -1,0 +1,1 @@
+"""The whole story in one command."""
