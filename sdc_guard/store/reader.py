@@ -8,18 +8,23 @@ only the newest attempt's. The schema `every` holds the rows of all attempts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..errors import UsageError
-from .run_file import Attempt, RunFile
+from .lineage import LAST_STEP, lineage
+from .run_file import RunFile
 from .schema import TABLES
-from .segments import listing, rank_folder, ranks
+from .segments import Listing, listing, quoted, rank_folder, ranks, segment_damage
+
+__all__ = ["RunReader", "lineage"]
+
+_T = TypeVar("_T")
 
 _DUCKDB_TYPES = {
     pa.int32(): "INTEGER",
@@ -28,11 +33,16 @@ _DUCKDB_TYPES = {
     pa.bool_(): "BOOLEAN",
     pa.string(): "VARCHAR",
 }
-_LAST_STEP = 2**63 - 1
+_ERRORS_OF_THE_QUERY = (
+    duckdb.ParserException,
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ConnectionException,
+)
 
 
 class RunReader:
-    """A run's tables by SQL.
+    """A run's tables by SQL; safe to use from several threads.
 
     Args:
         run: the run's folder.
@@ -40,18 +50,24 @@ class RunReader:
 
     Attributes:
         run_file: names, layers and attempts of the run.
-        damaged: files that could not be opened, with the reason; their rows are missing.
+        damaged: files that could not be read, with the reason; their rows are missing. A segment
+            is checked when it is first seen, a seal when it is opened and when a query meets
+            the damage.
 
     Raises:
         RunNotFound, RunFormatError: as `RunFile.read`.
+        UsageError: the run has no such attempt.
     """
 
-    def __init__(self, run: Path, *, attempt: int | None = None) -> None:
-        self.run = run
+    def __init__(self, run: str | Path, *, attempt: int | None = None) -> None:
+        self.run = Path(run)
         self.attempt = attempt
-        self.run_file = RunFile.read(run)
+        self.run_file = RunFile.read(self.run)
+        self._check_attempt()
         self.damaged: dict[Path, str] = {}
         self._attached: dict[Path, str] = {}
+        self._sound_segments: set[Path] = set()
+        self._lock = threading.RLock()
         self._connection = duckdb.connect(":memory:")
         for setting in (
             "enable_progress_bar = false",
@@ -73,21 +89,38 @@ class RunReader:
         self._connection.close()
 
     def refresh(self) -> None:
-        """See what was published since the reader was made."""
-        self.run_file = RunFile.read(self.run)
-        self._layers_view()
-        spans = lineage(self.run_file.attempts, self.attempt)
-        for table in TABLES:
-            self._table_views(table, spans)
+        """See what was published since the reader was made, all tables at once."""
+        with self._lock:
+            self.run_file = RunFile.read(self.run)
+            condition = self._condition()
+            statements = [
+                statement for table in TABLES for statement in self._views(table, condition)
+            ]
+            layers = self._layers()
+            cursor = self._connection.cursor()
+            cursor.register("layers_now", layers)
+            cursor.begin()
+            cursor.execute("CREATE OR REPLACE TABLE layer_names AS SELECT * FROM layers_now")
+            for statement in statements:
+                cursor.execute(statement)
+            cursor.commit()
+            cursor.close()
 
     def rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[Any]:
         """The rows of a query, as tuples.
 
         Raises:
-            UsageError: the SQL is wrong; the message is DuckDB's.
+            UsageError: the SQL is wrong, or it has no result; the message is DuckDB's.
         """
         values = dict(parameters or {})
-        return self._answer(lambda cursor: cursor.execute(query, values).fetchall())
+
+        def fetch(cursor: duckdb.DuckDBPyConnection) -> list[Any]:
+            # None, against its type, when the query holds no statement
+            result: duckdb.DuckDBPyConnection | None = cursor.execute(query, values)
+            return _result(result, query).fetchall()
+
+        found: list[Any] = self._answer(fetch)
+        return found
 
     def arrow(self, query: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         """The result of a query as an Arrow table.
@@ -98,116 +131,137 @@ class RunReader:
         values = dict(parameters or {})
 
         def fetch(cursor: duckdb.DuckDBPyConnection) -> pa.Table:
-            relation = cursor.sql(query, params=values)
-            if relation is None:
-                raise UsageError("the query has no result; give a SELECT", where=query)
-            return relation.to_arrow_table()
+            return _result(cursor.sql(query, params=values), query).to_arrow_table()
 
         return self._answer(fetch)
 
     def attach(self, name: str, other: RunReader) -> None:
         """Bring the tables of `other` into this reader as the schema `name`, for comparisons."""
-        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name}")
-        for table in (*TABLES, "layer_names"):
-            content = other.arrow(f"SELECT * FROM {table}")  # noqa: F841 - because DuckDB reads it by its name
-            self._connection.execute(f"CREATE TABLE {name}.{table} AS SELECT * FROM content")
+        with self._lock:
+            self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name}")
+            for table in (*TABLES, "layer_names"):
+                content = other.arrow(f"SELECT * FROM {table}")  # noqa: F841 - because DuckDB reads it by its name
+                self._connection.execute(
+                    f"CREATE OR REPLACE TABLE {name}.{table} AS SELECT * FROM content"
+                )
 
     def _answer(self, fetch: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
-        # a cursor per call: a connection shared by threads loses results without an error
-        try:
+        # first remedy: a segment was folded into a seal after it was listed
+        remedies = [self.refresh, self._look_for_damage]
+        while True:
             try:
+                # a cursor per call: a connection shared by threads loses results without an error
                 return fetch(self._connection.cursor())
-            except duckdb.IOException:
-                # a segment was folded into a seal after it was listed: list again, once
-                self.refresh()
-                return fetch(self._connection.cursor())
-        except duckdb.Error as error:
-            raise UsageError(f"the query failed: {str(error).splitlines()[0]}") from None
+            except duckdb.Error as error:
+                if not remedies or isinstance(error, _ERRORS_OF_THE_QUERY):
+                    message = str(error).splitlines()[0]
+                    raise UsageError(f"the query failed: {message}") from None
+            remedies.pop(0)()
 
-    def _layers_view(self) -> None:
-        names = pa.table(
+    def _check_attempt(self) -> None:
+        known = [attempt.attempt for attempt in self.run_file.attempts]
+        if self.attempt is not None and self.attempt not in known:
+            raise UsageError(
+                f"the run has no attempt {self.attempt}",
+                where=str(self.run),
+                next_step=f"it has {', '.join(map(str, known)) or 'none'}",
+            )
+
+    def _condition(self) -> str:
+        """Which rows count: SQL over `attempt` and `step`."""
+        spans = lineage(self.run_file.attempts, self.attempt)
+        if len(spans) < 2 and self.attempt is None:
+            return "true"
+        return " OR ".join(
+            f"(attempt = {attempt} AND step >= {first}"
+            + (")" if end == LAST_STEP else f" AND step < {end})")
+            for attempt, first, end in spans
+        )
+
+    def _layers(self) -> pa.Table:
+        layers = self.run_file.layers
+        return pa.table(
             {
-                "layer": pa.array([x.id for x in self.run_file.layers], pa.int32()),
-                "name": pa.array([x.name for x in self.run_file.layers], pa.string()),
-                "numel": pa.array([x.numel for x in self.run_file.layers], pa.int64()),
+                "layer": pa.array([layer.id for layer in layers], pa.int32()),
+                "name": pa.array([layer.name for layer in layers], pa.string()),
+                "numel": pa.array([layer.numel for layer in layers], pa.int64()),
             }
         )
-        self._connection.register("layer_names_now", names)
-        self._connection.execute(
-            "CREATE OR REPLACE TABLE layer_names AS SELECT * FROM layer_names_now"
-        )
-        self._connection.unregister("layer_names_now")
 
-    def _table_views(self, table: str, spans: list[tuple[int, int, int]]) -> None:
+    def _views(self, table: str, condition: str) -> list[str]:
         sources = [
             source for rank in ranks(self.run, table) for source in self._sources(table, rank)
         ]
         sources.append(_no_rows(table))
-        self._connection.execute(
-            f"CREATE OR REPLACE VIEW every.{table} AS {' UNION ALL BY NAME '.join(sources)}"
-        )
-        live = " OR ".join(
-            f"(attempt = {attempt} AND step >= {first} AND step < {end})"
-            for attempt, first, end in spans
-        )
-        condition = live if len(spans) > 1 or self.attempt is not None else "true"
-        self._connection.execute(
-            f"CREATE OR REPLACE VIEW {table} AS SELECT * FROM every.{table} WHERE {condition}"
-        )
+        return [
+            f"CREATE OR REPLACE VIEW every.{table} AS {' UNION ALL BY NAME '.join(sources)}",
+            f"CREATE OR REPLACE VIEW {table} AS SELECT * FROM every.{table} WHERE {condition}",
+        ]
 
     def _sources(self, table: str, rank: int) -> list[str]:
         found = listing(rank_folder(self.run, table, rank))
-        sources = []
-        segments = [path for path in found.live_segments() if self._segment_opens(path)]
+        # a damaged seal hides nothing: segments that it covers may still be there
+        sound = {span: path for span, path in found.seals.items() if self._attach(path, table)}
+        live = Listing(found.segments, sound)
+        sources = [
+            f"SELECT *, {rank} AS rank FROM {self._attached[seal]}.{table}"
+            for seal in live.live_seals()
+        ]
+        segments = [path for path in live.live_segments() if self._segment_is_sound(path)]
         if segments:
-            files = ", ".join(_quoted(path) for path in segments)
+            files = ", ".join(quoted(path) for path in segments)
             sources.append(
                 f"SELECT *, {rank} AS rank FROM read_parquet([{files}], hive_partitioning = false)"
             )
-        for seal in found.live_seals():
-            name = self._attach_seal(seal)
-            if name is not None:
-                sources.append(f"SELECT *, {rank} AS rank FROM {name}.{table}")
         return sources
 
-    def _segment_opens(self, path: Path) -> bool:
+    def _segment_is_sound(self, path: Path) -> bool:
+        if path in self._sound_segments:
+            return True
         try:
-            pq.read_metadata(path)
+            damage = segment_damage(path)
         except FileNotFoundError:
             return False  # folded into a seal since it was listed; the seal is in the list
-        except (OSError, pa.ArrowException) as error:
-            self.damaged[path] = str(error).splitlines()[0]
+        if damage is not None:
+            self.damaged[path] = damage
             return False
+        self._sound_segments.add(path)
         return True
 
-    def _attach_seal(self, path: Path) -> str | None:
-        if path not in self._attached:
-            name = f"seal_{len(self._attached)}"
-            try:
-                self._connection.execute(f"ATTACH {_quoted(path)} AS {name} (READ_ONLY)")
-            except duckdb.Error as error:
-                self.damaged[path] = str(error).splitlines()[0]
-                return None
-            self._attached[path] = name
-        return self._attached[path]
+    def _attach(self, path: Path, table: str) -> bool:
+        if path in self.damaged:
+            return False
+        if path in self._attached:
+            return True
+        name = f"seal_{len(self._attached)}"
+        try:
+            self._connection.execute(f"ATTACH {_text(path)} AS {name} (READ_ONLY)")
+            self._connection.execute(f"SELECT * FROM {name}.{table} LIMIT 0")
+        except duckdb.Error as error:
+            self.damaged[path] = str(error).splitlines()[0]
+            return False
+        self._attached[path] = name
+        return True
+
+    def _look_for_damage(self) -> None:
+        """Read every file of the trace whole, leave out those that fail, and refresh."""
+        with self._lock:
+            self._sound_segments.clear()
+            for path, name in self._attached.items():
+                table = path.parent.parent.name
+                try:
+                    self._connection.cursor().execute(
+                        f"SELECT bit_xor(hash(t)) FROM {name}.{table} AS t"
+                    ).fetchall()
+                except duckdb.Error as error:
+                    self.damaged[path] = str(error).splitlines()[0]
+            self.refresh()
 
 
-def lineage(attempts: Sequence[Attempt], upto: int | None = None) -> list[tuple[int, int, int]]:
-    """Which attempt counts for which steps: (attempt, first step, end step), end excluded.
-
-    An attempt that starts at step s supersedes all that earlier ones recorded from s on.
-    """
-    spans: list[tuple[int, int, int]] = []
-    for attempt in attempts:
-        if upto is not None and attempt.attempt > upto:
-            break
-        kept = [
-            (number, first, min(end, attempt.first_step))
-            for number, first, end in spans
-            if first < attempt.first_step
-        ]
-        spans = [*kept, (attempt.attempt, attempt.first_step, _LAST_STEP)]
-    return spans
+def _result(result: _T | None, query: str) -> _T:
+    if result is None:
+        raise UsageError("the query has no result; give a SELECT", where=query)
+    return result
 
 
 def _no_rows(table: str) -> str:
@@ -217,5 +271,5 @@ def _no_rows(table: str) -> str:
     return f"SELECT {columns}, NULL::INTEGER AS rank WHERE false"
 
 
-def _quoted(path: Path) -> str:
+def _text(path: Path) -> str:
     return "'" + str(path).replace("'", "''") + "'"

@@ -10,8 +10,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 _SEGMENT = re.compile(r"seg-(\d+)\.parquet")
 _SEAL = re.compile(r"seal-(\d+)-(\d+)\.duckdb")
+_RANK = re.compile(r"rank=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,8 @@ def rank_folder(run: Path, table: str, rank: int) -> Path:
 
 def ranks(run: Path, table: str) -> list[int]:
     """Ranks that have a folder for `table`."""
-    found = (run / "trace" / table).glob("rank=*")
-    return sorted(int(path.name.removeprefix("rank=")) for path in found)
+    matches = (_RANK.fullmatch(path.name) for path in (run / "trace" / table).glob("rank=*"))
+    return sorted({int(match[1]) for match in matches if match})
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -76,6 +80,30 @@ def listing(folder: Path) -> Listing:
         {key[0]: path for key, path in segments.items()},
         {(key[0], key[1]): path for key, path in seals.items()},
     )
+
+
+def segment_damage(path: Path) -> str | None:
+    """Why a segment cannot be trusted, or None; reads it whole and checks its pages' CRC-32.
+
+    DuckDB reads pages without their checksums, so a flipped bit would pass for a value.
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            file.read(use_threads=False)
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def quoted(path: Path) -> str:
+    """The path as a SQL string for read_parquet, with what would be a pattern escaped."""
+    literal = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in str(path))
+    return "'" + literal.replace("'", "''") + "'"
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[tuple[int, ...], Path]:

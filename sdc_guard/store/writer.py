@@ -7,11 +7,9 @@ this thread: the rows are kept up to the bound and tried again, and the trouble 
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,45 +20,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .atomic import publish
+from .health import Health
 from .schema import TABLES
 from .segments import listing, rank_folder, segment_path
 
-_log = logging.getLogger("sdc_guard")
+__all__ = ["Health", "Writer"]
 
 FLUSH_SECONDS = 1.0
 FLUSH_STEPS = 20
-QUEUE_LIMIT = 10_000  # batches of rows; some minutes of a fast loop, a few MB
-
-
-@dataclass
-class Health:
-    """What the guard knows of its own state.
-
-    Attributes:
-        written: rows published and acknowledged.
-        dropped: rows given up because the queue or the backlog was full.
-        errors: things that went wrong inside the guard and did not reach the training.
-        last_error: the newest of them, one line.
-    """
-
-    written: int = 0
-    dropped: int = 0
-    errors: int = 0
-    last_error: str = ""
-    told: set[str] = field(default_factory=set, repr=False)
-
-    def trouble(self, where: str, error: BaseException) -> None:
-        """Count an error, keep its text, and tell of each kind of place once."""
-        self.errors += 1
-        self.last_error = f"{where}: {type(error).__name__}: {error}"
-        if where not in self.told:
-            self.told.add(where)
-            _log.warning("SDC Guard: %s; training goes on", self.last_error)
+QUEUE_LIMIT = 10_000  # batches of rows waiting for the thread; some minutes of a fast loop
+BACKLOG_LIMIT = 256 * 2**20  # bytes that wait for a disk that refuses them
 
 
 @dataclass
 class _Flush:
     done: threading.Event = field(default_factory=threading.Event)
+    complete: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,8 +59,10 @@ class Writer:
         self._rank = rank
         self._health = health
         self._queue: queue.Queue[_Rows | _Flush | None] = queue.Queue(QUEUE_LIMIT)
-        self._backlog: deque[_Rows] = deque()
+        self._backlog: dict[str, list[pa.RecordBatch]] = {}
+        self._backlog_bytes = 0
         self._steps_waiting = 0
+        self._closed = False
         self._thread = threading.Thread(target=self._serve, name="sdc-guard-writer", daemon=True)
         self._thread.start()
 
@@ -95,13 +72,17 @@ class Writer:
         Args:
             table: a name of `schema.TABLES`.
             **columns: one-dimensional arrays of one length, or scalars that count for every row.
-                A missing column is null. The caller must not change an array afterwards.
+                A missing column is null. The caller must not change an array afterwards. Rows
+                that do not fit the table are dropped and counted.
         """
         count = max((len(c) for c in columns.values() if _is_array(c)), default=1)
+        if self._closed:
+            self._drop(count, RuntimeError("rows dropped, the writer is closed"))
+            return
         try:
             self._queue.put_nowait(_Rows(table, columns, count))
         except queue.Full:
-            self._drop(count)
+            self._drop(count, BufferError("rows dropped, the disk is too slow"))
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until everything queued so far is published.
@@ -109,12 +90,15 @@ class Writer:
         Returns:
             False when it is not: the disk refuses, or the time (seconds) ran out.
         """
+        if not self._thread.is_alive():
+            return self._queue.empty() and not self._backlog
         request = _Flush()
+        deadline = time.monotonic() + timeout
         try:
             self._queue.put(request, timeout=timeout)
         except queue.Full:
             return False
-        return request.done.wait(timeout) and not self._backlog
+        return request.done.wait(max(0.0, deadline - time.monotonic())) and request.complete
 
     def nudge(self) -> None:
         """Ask for what is queued to be published soon, without waiting for it."""
@@ -122,10 +106,16 @@ class Writer:
             self._queue.put_nowait(_Flush())
 
     def close(self, timeout: float = 30.0) -> None:
-        """Publish what is left and end the thread."""
+        """Publish what is left and end the thread; rows that the disk still refuses are dropped."""
+        if not self._thread.is_alive():
+            return
+        self._closed = True
+        deadline = time.monotonic() + timeout
+        with contextlib.suppress(queue.Full):
+            self._queue.put(None, timeout=timeout)
+        self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join(timeout)
+            self._health.trouble("closing", TimeoutError(f"the disk is stuck for {timeout:g} s"))
 
     def _serve(self) -> None:
         last = time.monotonic()
@@ -143,52 +133,79 @@ class Writer:
                 self._publish_all()
                 last = time.monotonic()
             if isinstance(item, _Flush):
+                item.complete = not self._backlog
                 item.done.set()
             if item is None:
+                self._give_up()
                 return
 
     def _take(self, rows: _Rows) -> None:
-        if len(self._backlog) >= QUEUE_LIMIT:
-            self._drop(rows.count)
+        try:
+            batch = _batch(rows)
+        except Exception as error:  # noqa: BLE001 - because one bad row must not block its table
+            self._drop(rows.count, error, where=f"rows of {rows.table}")
             return
-        self._backlog.append(rows)
+        if self._backlog_bytes + batch.nbytes > BACKLOG_LIMIT:
+            self._drop(rows.count, BufferError("rows dropped, the disk refuses them for too long"))
+            return
+        self._backlog.setdefault(rows.table, []).append(batch)
+        self._backlog_bytes += batch.nbytes
         self._steps_waiting += rows.table == "steps"
 
-    def _drop(self, count: int) -> None:
+    def _drop(self, count: int, error: Exception, *, where: str = "keeping rows") -> None:
         self._health.dropped += count
-        self._health.trouble("recording", BufferError("rows dropped, the disk is too slow"))
+        self._health.trouble(where, error)
+
+    def _give_up(self) -> None:
+        left = sum(batch.num_rows for batches in self._backlog.values() for batch in batches)
+        if left:
+            self._backlog.clear()
+            self._drop(left, BufferError(f"{left} rows dropped at the end, the disk refuses them"))
 
     def _publish_all(self) -> None:
         self._steps_waiting = 0
-        for table in sorted({rows.table for rows in self._backlog}):
-            waiting = [rows for rows in self._backlog if rows.table == table]
+        for table in sorted(self._backlog):
             try:
-                count = self._publish(table, waiting)
+                self._publish(table, self._backlog[table])
             except Exception as error:  # noqa: BLE001 - because recording must outlive any of its troubles
                 self._health.trouble("recording", error)
                 continue
-            self._health.written += count
-            self._backlog = deque(rows for rows in self._backlog if rows.table != table)
+            batches = self._backlog.pop(table)
+            self._backlog_bytes -= sum(batch.nbytes for batch in batches)
+            self._health.written += sum(batch.num_rows for batch in batches)
 
-    def _publish(self, table: str, waiting: list[_Rows]) -> int:
+    def _publish(self, table: str, waiting: list[pa.RecordBatch]) -> None:
         folder = rank_folder(self._run, table, self._rank)
         folder.mkdir(parents=True, exist_ok=True)
-        content = pa.Table.from_batches([_batch(rows) for rows in waiting], TABLES[table])
-        target = segment_path(folder, listing(folder).next_number())
-        publish(target, lambda path: pq.write_table(content, path, compression="zstd"))
-        return content.num_rows
+        content = pa.Table.from_batches(waiting, TABLES[table])
+        number = listing(folder).next_number()
+        while True:
+            try:
+                publish(segment_path(folder, number), _writing(content), replace=False)
+                return
+            except FileExistsError:  # another process, not quite dead, writes for this rank too
+                number += 1
+
+
+def _writing(content: pa.Table) -> Any:
+    # DuckDB reads pages without their checksums; the reader and the sealing check them apart
+    return lambda path: pq.write_table(content, path, compression="zstd", write_page_checksum=True)
 
 
 def _is_array(column: Any) -> bool:
-    return isinstance(column, (np.ndarray, list, tuple))
+    return isinstance(column, (list, tuple)) or (isinstance(column, np.ndarray) and column.ndim > 0)
 
 
 def _batch(rows: _Rows) -> pa.RecordBatch:
     schema = TABLES[rows.table]
+    unknown = set(rows.columns) - set(schema.names)
+    if unknown:
+        raise KeyError(f"no column {', '.join(sorted(unknown))}")
     arrays = []
     for name in schema.names:
-        column = rows.columns.get(name)
-        if not _is_array(column):
-            column = [column] * rows.count
-        arrays.append(pa.array(column, type=schema.field(name).type))
+        column, kind = rows.columns.get(name), schema.field(name).type
+        if _is_array(column):
+            arrays.append(pa.array(column, type=kind))
+        else:
+            arrays.append(pa.repeat(pa.scalar(column, type=kind), rows.count))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

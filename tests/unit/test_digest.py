@@ -100,6 +100,10 @@ def test_lazy_conjugates_and_negatives_are_taken_by_value() -> None:
     negative = tensor.conj().imag
     assert negative.is_neg()
     assert digest_tensor(negative) == digest_tensor(torch.tensor([-3.0, 4.0]))
+    contiguous = tensor[:1].conj().imag
+    assert contiguous.is_neg()
+    assert contiguous.is_contiguous()
+    assert digest_tensor(contiguous) == digest_tensor(torch.tensor([-3.0]))
 
 
 def test_known_value_of_a_hand_made_tensor() -> None:
