@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from sdc_guard.store.run_file import Attempt, Layer, RunFile
 
 settings.register_profile(
     "sdc-guard",
@@ -51,3 +56,33 @@ def _own_torch_generator() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.set_rng_state(state)
+
+
+@pytest.fixture
+def no_space() -> Callable[[int], contextlib.AbstractContextManager[None]]:
+    """no_space(n): within it, the file system refuses to let any file grow beyond n bytes.
+
+    Root may write to a read-only folder, and a full disk needs a mount; a limit on the size of
+    files makes write(2) fail half-way all the same, with EFBIG in place of ENOSPC.
+    """
+
+    @contextlib.contextmanager
+    def limited(size: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
+
+
+@pytest.fixture
+def empty_run(tmp_path: Path) -> Path:
+    """A run's folder: one layer, one attempt that starts at step 0, no trace."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    layers = (Layer(0, "w", ("tied",), (2, 3), "float32", 6),)
+    RunFile("run", 1, layers, (Attempt(1, 0, 0.0),)).write(folder)
+    return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def publish(target: Path, write: Callable[[Path], object], *, replace: bool = Tr
         FileExistsError: the target is there and `replace` is False.
         OSError: as the file system gave it (disk full, read-only); nothing is left behind.
     """
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # not the process id: containers that share a file system share their numbers too
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
     try:
         write(temporary)
         fsync_file(temporary)

@@ -92,7 +92,7 @@ class RunFile:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             return cls._parse(content, path)
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunFormatError(
                 f"run.json cannot be read ({error})",
                 where=str(path),
@@ -112,6 +112,10 @@ class RunFile:
             for row in content["layers"]
         )
         attempts = tuple(Attempt(**row) for row in content["attempts"])
+        numbers = [number for layer in layers for number in (layer.id, layer.numel)]
+        numbers += [n for attempt in attempts for n in (attempt.attempt, attempt.first_step)]
+        if not all(isinstance(number, int) for number in numbers):
+            raise TypeError("a layer or an attempt has a number that is none")
         return cls(**{**content, "layers": layers, "attempts": attempts})
 
 

@@ -91,7 +91,7 @@ class Writer:
             False when it is not: the disk refuses, or the time (seconds) ran out.
         """
         if not self._thread.is_alive():
-            return self._queue.empty() and not self._backlog
+            return not self._backlog
         request = _Flush()
         deadline = time.monotonic() + timeout
         try:
@@ -102,8 +102,9 @@ class Writer:
 
     def nudge(self) -> None:
         """Ask for what is queued to be published soon, without waiting for it."""
-        with contextlib.suppress(queue.Full):
-            self._queue.put_nowait(_Flush())
+        if not self._closed:
+            with contextlib.suppress(queue.Full):
+                self._queue.put_nowait(_Flush())
 
     def close(self, timeout: float = 30.0) -> None:
         """Publish what is left and end the thread; rows that the disk still refuses are dropped."""
@@ -159,7 +160,6 @@ class Writer:
     def _give_up(self) -> None:
         left = sum(batch.num_rows for batches in self._backlog.values() for batch in batches)
         if left:
-            self._backlog.clear()
             self._drop(left, BufferError(f"{left} rows dropped at the end, the disk refuses them"))
 
     def _publish_all(self) -> None:
