@@ -20,7 +20,8 @@ from ..errors import UsageError
 from .lineage import LAST_STEP, lineage
 from .run_file import RunFile
 from .schema import TABLES
-from .segments import Listing, listing, quoted, rank_folder, ranks, segment_damage
+from .segment_file import segment_damage
+from .segments import Listing, listing, quoted, rank_folder, ranks
 
 __all__ = ["RunReader", "lineage"]
 
@@ -60,9 +61,9 @@ class RunReader:
     """
 
     def __init__(self, run: str | Path, *, attempt: int | None = None) -> None:
-        self.run = Path(run)
+        self.run_file = RunFile.read(Path(run))
+        self.run = Path(run).absolute()  # its views must outlive a change of the working folder
         self.attempt = attempt
-        self.run_file = RunFile.read(self.run)
         self._check_attempt()
         self.damaged: dict[Path, str] = {}
         self._attached: dict[Path, str] = {}

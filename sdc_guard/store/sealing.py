@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from .atomic import exclusive, publish
 from .schema import TABLES
-from .segments import Listing, listing, quoted, rank_folder, ranks, seal_path, segment_damage
+from .segment_file import segment_damage
+from .segments import Listing, listing, quoted, rank_folder, ranks, seal_path
 
 GRACE_SECONDS = 10.0
 ROWS_PER_SEAL = 20_000_000
@@ -98,7 +99,10 @@ def _seal(folder: Path, table: str, group: dict[int, Path]) -> Path:
         if _rows_in_seal(path, table) != rows:
             raise OSError(f"the seal of {folder} does not hold the {rows} rows of its segments")
 
-    publish(target, build)
+    try:
+        publish(target, build)
+    except duckdb.Error as error:
+        raise OSError(f"cannot seal {folder}: {str(error).splitlines()[0]}") from None
     return target
 
 

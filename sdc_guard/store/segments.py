@@ -10,9 +10,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 _SEGMENT = re.compile(r"seg-(\d+)\.parquet")
 _SEAL = re.compile(r"seal-(\d+)-(\d+)\.duckdb")
 _RANK = re.compile(r"rank=(\d+)")
@@ -80,24 +77,6 @@ def listing(folder: Path) -> Listing:
         {key[0]: path for key, path in segments.items()},
         {(key[0], key[1]): path for key, path in seals.items()},
     )
-
-
-def segment_damage(path: Path) -> str | None:
-    """Why a segment cannot be trusted, or None; reads it whole and checks its pages' CRC-32.
-
-    DuckDB reads pages without their checksums, so a flipped bit would pass for a value.
-
-    Raises:
-        FileNotFoundError: it is gone.
-    """
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            file.read(use_threads=False)
-    except FileNotFoundError:
-        raise
-    except (OSError, pa.ArrowException) as error:
-        return str(error).splitlines()[0]
-    return None
 
 
 def quoted(path: Path) -> str:

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from .atomic import publish
 from .health import Health
 from .schema import TABLES
+from .segment_file import encode
 from .segments import listing, rank_folder, segment_path
 
 __all__ = ["Health", "Writer"]
@@ -177,19 +177,18 @@ class Writer:
     def _publish(self, table: str, waiting: list[pa.RecordBatch]) -> None:
         folder = rank_folder(self._run, table, self._rank)
         folder.mkdir(parents=True, exist_ok=True)
-        content = pa.Table.from_batches(waiting, TABLES[table])
+        content = encode(pa.Table.from_batches(waiting, TABLES[table]))
         number = listing(folder).next_number()
+
+        def write(path: Path) -> None:
+            path.write_bytes(content)
+
         while True:
             try:
-                publish(segment_path(folder, number), _writing(content), replace=False)
+                publish(segment_path(folder, number), write, replace=False)
                 return
             except FileExistsError:  # another process, not quite dead, writes for this rank too
                 number += 1
-
-
-def _writing(content: pa.Table) -> Any:
-    # DuckDB reads pages without their checksums; the reader and the sealing check them apart
-    return lambda path: pq.write_table(content, path, compression="zstd", write_page_checksum=True)
 
 
 def _is_array(column: Any) -> bool:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from sdc_guard import RunReader
@@ -346,22 +345,6 @@ def test_a_taken_number_is_passed_over(run: Path, monkeypatch: pytest.MonkeyPatc
     second.close()
     assert segment_path(folder, 0).read_bytes() == content
     assert steps_in(run) == [1, 2]
-
-
-def test_segments_carry_page_checksums(run: Path, writer: Writer) -> None:
-    put(writer, *range(50))
-    assert writer.flush()
-    path = segment_path(rank_folder(run, "steps", 0), 0)
-    content = bytearray(path.read_bytes())
-    column = pq.read_metadata(path).row_group(0).column(1)
-    start = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
-    content[start + column.total_compressed_size - 3] ^= 1
-    path.write_bytes(content)
-    with (
-        pytest.raises(OSError, match="CRC"),
-        pq.ParquetFile(path, page_checksum_verification=True) as file,
-    ):
-        file.read()
 
 
 def test_an_append_takes_anything(run: Path, writer: Writer) -> None:
