@@ -32,7 +32,9 @@ attempt_option = click.option(
 )
 
 
-@click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "sdc-bisect", cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="sdc-guard-torch")
 def main() -> None:
     """Find the first corrupted step of a training run.
@@ -200,9 +202,6 @@ def _reader(run: Path, attempt: int | None) -> RunReader:
     from sdc_guard.store.reader import RunReader
 
     reader = RunReader(run, attempt=attempt)
-    numbers = [item.attempt for item in reader.run_file.attempts]
-    if attempt is not None and attempt not in numbers:
-        raise UsageError(f"no attempt {attempt}; there is: {', '.join(map(str, numbers))}")
     for path, reason in reader.damaged.items():
         click.echo(f"sdc-bisect: damaged, its rows are missing: {path} ({reason})", err=True)
     return reader
@@ -285,4 +284,4 @@ def _answer(result: Result, as_json: bool) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="sdc-bisect")

@@ -114,6 +114,7 @@ def train(args: argparse.Namespace) -> None:
             optimizer,
             run=args.run,
             shadow=(held_out, loss_fn),
+            shadow_every=10,
             first_step=start + 1,
             policy=args.policy,
             resume=f"{sys.executable} {script} --run {{run}} --resume {{ckpt}} --until {{step}}"

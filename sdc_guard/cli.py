@@ -29,11 +29,11 @@ class OneLineErrors(click.Group):
         try:
             return super().invoke(ctx)
         except SdcGuardError as error:
-            name = f"{ctx.info_name}.{ctx.invoked_subcommand}"
             if ctx.meta.get("json"):
-                click.echo(json_text(name, error=error.as_dict()))
+                schema = f"{self.name}.{ctx.invoked_subcommand}"
+                click.echo(json_text(schema, error=error.as_dict()))
             else:
-                click.echo(f"{ctx.info_name}: {error}", err=True)
+                click.echo(f"{self.name}: {error}", err=True)
             ctx.exit(error.exit_code)
 
 
@@ -59,7 +59,9 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
 run_argument = click.argument("run", type=click.Path(path_type=Path))
 
 
-@click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "sdc-guard", cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="sdc-guard-torch")
 def main() -> None:
     """Watch training runs for silent data corruption.
@@ -159,4 +161,4 @@ def compact(run: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="sdc-guard")

@@ -1,0 +1,115 @@
+"""kill -9 of the training at a random moment: nothing that was published is lost, the resumed
+training goes on under the next attempt, and sdc-bisect still answers."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from conftest import EVERY, bisect, sample_command, train
+
+from sdc_guard import RunReader
+from sdc_guard.archive.restore import checkpoints
+from sdc_guard.store.schema import TABLES
+from sdc_guard.store.segments import listing, rank_folder
+
+FAULT = 27
+
+
+def published(run: Path) -> dict[str, int]:
+    """Rows per table in the segments that are published now."""
+    return {
+        table: sum(
+            pq.read_metadata(path).num_rows
+            for path in listing(rank_folder(run, table, 0)).segments.values()
+        )
+        for table in TABLES
+    }
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a segment with `step` is published."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the training ended before it could be killed"
+        try:
+            with RunReader(run) as reader:
+                newest = reader.rows("SELECT max(step) FROM steps")[0][0]
+        except Exception:  # noqa: BLE001 - because the run's folder is still being made
+            newest = None
+        if newest is not None and newest >= step:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"step {step} was not published in time")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_resumed_and_verified(tmp_path: Path, seed: int) -> None:
+    print(f"seed {seed}")
+    random_numbers = random.Random(seed)
+    folder = tmp_path / "run"
+    command = sample_command(folder, "--steps", 400, "--fault", f"weight@{FAULT}")
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for_step(folder, random_numbers.randrange(FAULT + 4, FAULT + 30), process)
+        time.sleep(random_numbers.random())
+        acknowledged = published(folder)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    with RunReader(folder) as reader:
+        assert not reader.damaged
+        for table, rows in acknowledged.items():
+            assert reader.rows(f"SELECT count(*) FROM every.{table}")[0][0] >= rows
+        last = reader.rows("SELECT max(step) FROM steps")[0][0]
+    sealed = checkpoints(folder / "archive")
+    statuses = {found.manifest.step: found.manifest.status for found in sealed}
+    clean = max(step for step, status in statuses.items() if status == "clean")
+    assert clean == FAULT // EVERY * EVERY
+
+    # the killed attempt, as it was: the corruption is located in what it left
+    first = bisect("verify", folder, "--recorded", "--json")
+    assert first.code == 1, first.err
+    assert first.json["first_corrupt"] == FAULT
+
+    train(folder, "--resume", folder, "--until", last + 5)
+    with RunReader(folder) as reader:
+        assert [item.attempt for item in reader.run_file.attempts] == [1, 2]
+        assert reader.run_file.attempts[1].first_step == clean + 1
+        steps = reader.rows("SELECT attempt, step FROM steps ORDER BY step")
+        assert [step for _, step in steps] == list(range(1, last + 6))
+        assert {attempt for attempt, step in steps if step <= clean} == {1}
+        assert {attempt for attempt, step in steps if step > clean} == {2}
+        assert reader.rows("SELECT count(*) FROM every.steps")[0][0] > len(steps)
+        assert reader.rows("SELECT kind FROM events WHERE attempt = 2") == [("restart",)]
+
+    # the resumed attempt is clean, and the killed one is still to be had
+    second = bisect("run", folder, "--json")
+    assert second.json["first_corrupt"] is None, second.out
+    replayed = bisect("verify", folder, "--recorded", "--from", clean, "--json")
+    assert replayed.code == 0, replayed.err
+    again = bisect("verify", folder, "--recorded", "--attempt", 1, "--json")
+    assert again.json["first_corrupt"] == FAULT
+
+
+def test_resuming_from_a_suspect_checkpoint_does_not_make_it_clean(
+    faulty_run: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    folder = tmp_path / "run"
+    shutil.copytree(faulty_run, folder)
+    train(folder, "--resume", folder / "archive" / "step=000040", "--until", 50)
+    newest = checkpoints(folder / "archive")[-1]
+    assert (newest.manifest.step, newest.manifest.attempt) == (50, 2)
+    assert newest.manifest.status == "suspect"
+    assert "step 27" in newest.manifest.reasons[0]
+    assert (folder / "archive" / "step=000050").is_dir()  # the first attempt's is kept
+    assert newest.folder.name == "step=000050-a2"
+    assert bisect("run", folder, "--json").json["first_corrupt"] == 30
