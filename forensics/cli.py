@@ -238,6 +238,7 @@ def _bracket(reader: RunReader, candidates: Sequence[Checkpoint]) -> tuple[Resul
     from .interval import asked, from_bracket, newest_bracket
     from .journal import Session
     from .oracles.trace import BREAKS, TraceOracle
+    from .recorded import from_trace
     from .result import Result
 
     known = newest_bracket(Session.all(reader.run), len(reader.run_file.attempts))
@@ -245,6 +246,8 @@ def _bracket(reader: RunReader, candidates: Sequence[Checkpoint]) -> tuple[Resul
         result = Result.of_bracket(known)
     else:
         result = _search(candidates, TraceOracle(reader), None)
+    if result.last_clean is None and (proven := from_trace(reader)) is not None:
+        return proven, None
     if result.first_corrupt is not None:
         return result, from_bracket(candidates, result.last_clean, result.first_corrupt)
     # the training may have ended after the corruption and before its next checkpoint

@@ -60,18 +60,19 @@ def lines(result: dict[str, Any]) -> list[str]:
 def sentence(result: dict[str, Any]) -> str:
     """The answer in one sentence that claims no more than the result does."""
     clean, corrupt = result["last_clean"], result["first_corrupt"]
+    skipped = ", ".join(map(str, result["skipped"])) or "none"
     if corrupt is None:
-        return f"Nothing corrupt was found up to step {clean}."
+        return f"Nothing corrupt was found up to step {clean}; untestable: {skipped}."
     certainty = "proven" if result["proven"] else "not proven, judged by a statistic or a command"
     if str(result["schema"]["name"]).endswith("verify"):
+        rank = "unknown" if result["rank"] is None else result["rank"]
         return (
             f"Step {corrupt} is the first that differs ({certainty}); class: {result['class']}; "
-            f"verdict: {result['verdict']}; rank: {result['rank']}."
+            f"verdict: {result['verdict']}; rank: {rank}."
         )
     between = f"({'start' if clean is None else clean}, {corrupt}]"
     if result["exact"]:
         return f"Checkpoint {corrupt} is the first corrupt one: bracket {between}, {certainty}."
-    skipped = ", ".join(map(str, result["skipped"])) or "none"
     return f"The first corrupt one lies in {between}, {certainty}; untestable: {skipped}."
 
 

@@ -67,7 +67,8 @@ class Result:
     def exit_code(self) -> int:
         """The exit code of `sdc-bisect`."""
         if self.first_corrupt is None:
-            return EXIT_CLEAN
+            compared_all = self.command == "run" or self.exact
+            return EXIT_CLEAN if compared_all else EXIT_RANGE_ONLY
         return EXIT_LOCATED if self.exact else EXIT_RANGE_ONLY
 
     def as_dict(self) -> dict[str, Any]:

@@ -162,6 +162,17 @@ def test_a_moment_at_rest_is_located(tmp_path: Path) -> None:
     assert (tensor["index"], tensor["bits"]) == (injected.index, [injected.bit])
 
 
+def test_a_fault_before_the_first_checkpoint_is_located_by_the_trace_alone(tmp_path: Path) -> None:
+    folder = train(tmp_path / "run", "--steps", 20, "--fault", "weight@7", "--fault-seed", 4)
+    (injected,) = read_journal(folder)
+    answer = bisect("verify", folder, "--recorded", "--json")
+    assert answer.code == 1, answer.err
+    assert (answer.json["first_corrupt"], answer.json["verdict"]) == (7, "undetermined")
+    (tensor,) = answer.json["tensors"]
+    assert (tensor["name"], tensor["index"]) == (injected.tensor, injected.index)
+    assert int(tensor["after"], 16) == injected.after
+
+
 def test_a_bit_of_a_stored_checkpoint_is_storage_and_not_the_training(
     clean_run: Path, tmp_path: Path
 ) -> None:
