@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ..digest import Digest
 from ..errors import CheckpointUnreadable
@@ -35,7 +35,8 @@ class TensorEntry:
     @classmethod
     def of(cls, digest: Digest, kind: str | None = None, layer: str | None = None) -> TensorEntry:
         """The entry for a digest."""
-        return cls(*(f"{value:016x}" for value in digest), kind=kind, layer=layer)
+        h, s1, s2 = (f"{value:016x}" for value in digest)
+        return cls(h, s1, s2, kind, layer)
 
     @property
     def digest(self) -> Digest:
@@ -75,21 +76,36 @@ class Manifest:
         """Read the manifest of the checkpoint in `folder`.
 
         Raises:
-            CheckpointUnreadable: there is none, or it is damaged.
+            CheckpointUnreadable: there is none, it is damaged, or of a newer version.
         """
         path = folder / FILE
         try:
-            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            content.pop("schema")
-            tensors = {name: TensorEntry(**row) for name, row in content["tensors"].items()}
-            return cls(**{**content, "tensors": tensors, "reasons": tuple(content["reasons"])})
+            return cls._parse(json.loads(path.read_text(encoding="utf-8")))
         except OSError:
             raise CheckpointUnreadable(
                 "no manifest.json there",
                 where=str(folder),
                 next_step="give a checkpoint folder that guard.checkpoint wrote",
             ) from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointUnreadable(
-                f"manifest.json cannot be read ({type(error).__name__}: {error})", where=str(path)
+                f"manifest.json cannot be read ({type(error).__name__}: {error})",
+                where=str(path),
+                next_step="it cannot be judged; use another checkpoint",
             ) from None
+
+    @classmethod
+    def _parse(cls, content: dict[str, Any]) -> Manifest:
+        schema = content.pop("schema")
+        if schema != SCHEMA:
+            raise ValueError(f"schema {schema!r}, not {SCHEMA!r}")
+        tensors = {name: TensorEntry(**row) for name, row in content["tensors"].items()}
+        manifest = cls(**{**content, "tensors": tensors, "reasons": tuple(content["reasons"])})
+        for entry in tensors.values():
+            _ = entry.digest  # raises where a number is none
+        whole = (manifest.step, manifest.attempt, manifest.bytes)
+        if manifest.status not in get_args(Status) or not all(isinstance(n, int) for n in whole):
+            raise ValueError("a status, step or size that is none")
+        if not isinstance(manifest.file, str) or Path(manifest.file).name != manifest.file:
+            raise ValueError(f"file {manifest.file!r} is not in this folder")
+        return manifest

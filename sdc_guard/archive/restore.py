@@ -47,7 +47,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             checkpoint is then taken, passing over the others aloud.
 
     Returns:
-        what was given to `guard.checkpoint`, as state dicts, and "step".
+        what was given to `guard.checkpoint`, as state dicts, and "step"; tensors on the CPU.
 
     Raises:
         CheckpointUnreadable: missing, truncated or not a checkpoint.
@@ -69,14 +69,27 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         )
     sound = check_bytes(folder, manifest)
     if sound.sound:
-        payload: dict[str, Any] = torch.load(folder / manifest.file, weights_only=True)
-        sound = compare_tensors(dict(tensors_in(payload)), manifest)
+        payload = _load(folder / manifest.file)
+        sound = compare_tensors(tensors_in(payload), manifest)
     if not sound.sound:
         raise CheckpointMismatch(
             f"the checkpoint's bytes are not those that were saved: {sound.reasons()[0]}",
             where=str(folder),
             next_step="load an older clean checkpoint",
         )
+    return payload
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        payload: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # noqa: BLE001 - because torch.load raises errors of every kind
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointUnreadable(
+            f"torch.load(weights_only=True) refuses it: {reason}",
+            where=str(path),
+            next_step="pass only tensors, numbers, text and containers to guard.checkpoint",
+        ) from None
     return payload
 
 

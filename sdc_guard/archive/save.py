@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -16,10 +17,13 @@ from ..digest import Digest, digest_tensor
 from ..errors import CheckpointUnreadable
 from ..store.atomic import fsync_file, fsync_folder, publish_text
 from .compare import check_bytes
+from .inert_pickle import by_path
 from .manifest import Manifest, Status, TensorEntry
+from .torch_file import is_plain
 
 STATE_FILE = "state.pt"
 LATEST = "LATEST"
+ABANDONED_SECONDS = 3600.0
 
 
 def save_checkpoint(
@@ -43,11 +47,12 @@ def save_checkpoint(
         doubts: reasons known beforehand why this checkpoint is not clean.
 
     Raises:
-        OSError: as the file system gave it; the old checkpoints are untouched.
+        OSError, RuntimeError: as the file system or torch.save gave it; the old checkpoints are
+            untouched.
     """
     archive.mkdir(parents=True, exist_ok=True)
-    partial = archive / f".step={step:06d}.{os.getpid()}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
+    _delete_abandoned(archive, time.time())
+    partial = archive / f".step={step:06d}.{secrets.token_hex(6)}.partial"
     partial.mkdir()
     try:
         torch.save(dict(payload), partial / STATE_FILE)
@@ -63,16 +68,25 @@ def save_checkpoint(
     return folder, manifest
 
 
-def tensors_in(payload: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a nested payload by dotted path, as `torch_file` names them."""
-    if isinstance(payload, torch.Tensor):
-        yield ".".join(path), payload
-    elif isinstance(payload, Mapping):
-        for key, value in payload.items():
-            yield from tensors_in(value, (*path, str(key)))
-    elif isinstance(payload, (list, tuple)):
-        for index, value in enumerate(payload):
-            yield from tensors_in(value, (*path, str(index)))
+def tensors_in(payload: Any) -> dict[str, torch.Tensor]:
+    """The tensors of a nested payload by dotted path, named as `read_torch_file` names them.
+
+    Tensors without plain memory (sparse, quantized, nested, meta) are passed over: they are
+    saved, but not proven.
+    """
+    return by_path(_walk(payload, ()))
+
+
+def _walk(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(node, torch.Tensor):
+        if is_plain(node):
+            yield ".".join(path), node
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _walk(value, (*path, str(key)))
+    elif isinstance(node, (list, tuple)):
+        for index, value in enumerate(node):
+            yield from _walk(value, (*path, str(index)))
 
 
 def expected_digests(
@@ -89,7 +103,7 @@ def expected_digests(
     """
     at = {(t.data_ptr(), t.numel()): key for key, t in state.items() if t.numel()}
     entries = {}
-    for path, tensor in tensors_in(payload):
+    for path, tensor in tensors_in(payload).items():
         key = at.get((tensor.data_ptr(), tensor.numel()))
         if key is not None and key in recorded:
             entries[path] = TensorEntry.of(recorded[key], key[0], layer_names[key[1]])
@@ -123,3 +137,12 @@ def _free_name(archive: Path, step: int, attempt: int) -> Path:
         folder = archive / f"step={step:06d}-a{attempt}{f'.{copies}' if copies else ''}"
         copies += 1
     return folder
+
+
+def _delete_abandoned(archive: Path, now: float) -> None:
+    """Delete what killed processes left half-written: nothing there has changed for an hour."""
+    for partial in archive.glob(".step=*.partial"):
+        with contextlib.suppress(OSError):
+            changed = max(path.stat().st_mtime for path in (partial, *partial.iterdir()))
+            if now - changed > ABANDONED_SECONDS:
+                shutil.rmtree(partial, ignore_errors=True)

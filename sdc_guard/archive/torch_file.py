@@ -1,18 +1,13 @@
-"""Reading the tensors of a `torch.save` file without running anything that is in it.
-
-The pickle inside is read by an unpickler that imports nothing: tensors are rebuilt by our own
-code, everything else becomes an inert placeholder.
-"""
+"""Reading the tensors of a `torch.save` file without running anything that is in it."""
 
 from __future__ import annotations
 
 import copy
 import io
-import pickle
+import re
+import sys
 import zipfile
 import zlib
-from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,22 +15,12 @@ from typing import Any
 import torch
 
 from ..errors import CheckpointUnreadable
+from .inert_pickle import InertUnpickler, StoredTensor, by_path, stored_tensors
 
-_STORAGE_DTYPES = {
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
-    "ComplexDoubleStorage": torch.complex128,
-    "ComplexFloatStorage": torch.complex64,
-    "UntypedStorage": torch.uint8,
-}
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number, pickled
+_LFS = re.compile(rb"version https://git-lfs[^\n]*\n.*?size (\d+)", re.DOTALL)
+_ZIP_END = b"PK\x05\x06"
+_STRUCTURE = "data.pkl"
 
 
 @dataclass(frozen=True)
@@ -43,24 +28,17 @@ class TorchFile:
     """What a `torch.save` file holds.
 
     Attributes:
-        tensors: dotted path in the saved structure to tensor.
+        tensors: dotted path in the saved structure to tensor; those that share a storage share
+            it here.
         damaged: paths whose record fails its CRC-32, or cannot be read, with the reason. Their
-            tensors are among `tensors` when their bytes could be read.
+            tensors are among `tensors` when their bytes could be read. "data.pkl" stands for
+            the structure itself: names, shapes and plain numbers.
         step: the number under the key "step", if there is one.
     """
 
     tensors: dict[str, torch.Tensor]
     damaged: dict[str, str]
     step: int | None
-
-
-@dataclass(frozen=True)
-class _StoredTensor:
-    key: str
-    dtype: torch.dtype
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
 
 
 def read_torch_file(path: Path) -> TorchFile:
@@ -71,10 +49,10 @@ def read_torch_file(path: Path) -> TorchFile:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            names = {name.split("/", 1)[-1]: name for name in archive.namelist()}
-            structure = _structure(archive, names, path)
-            return _load(archive, names, structure)
-    except (OSError, zipfile.BadZipFile) as error:
+            return _read(archive, path)
+    except CheckpointUnreadable:
+        raise
+    except Exception as error:  # noqa: BLE001 - because damaged zip files raise errors of every kind
         raise CheckpointUnreadable(
             _why_unreadable(path, error),
             where=str(path),
@@ -82,54 +60,63 @@ def read_torch_file(path: Path) -> TorchFile:
         ) from None
 
 
-def _why_unreadable(path: Path, error: Exception) -> str:
-    if not path.exists():
-        return "no checkpoint file there"
-    if path.is_dir():
-        return "a folder, not a torch.save file"
-    size = path.stat().st_size
-    if size == 0:
-        return "unreadable: the file is empty (0 bytes)"
-    with path.open("rb") as file:
-        if file.read(2) == b"PK":
-            return f"unreadable: truncated at {size:,} bytes, the zip directory at its end is gone"
-    return f"unreadable: not a torch.save zip file ({size:,} bytes; {error})"
-
-
-def _structure(archive: zipfile.ZipFile, names: dict[str, str], path: Path) -> Any:
-    if "data.pkl" not in names:
+def _read(archive: zipfile.ZipFile, path: Path) -> TorchFile:
+    names = {name.split("/", 1)[-1]: name for name in archive.namelist()}
+    if _STRUCTURE not in names:
         raise CheckpointUnreadable("not a torch.save file: no data.pkl inside", where=str(path))
+    order = _record(archive, names["byteorder"])[0] if "byteorder" in names else b""
+    if order not in (b"", sys.byteorder.encode()):
+        raise CheckpointUnreadable("saved on a machine of the other byte order", where=str(path))
+    damaged: dict[str, str] = {}
     try:
-        return _InertUnpickler(io.BytesIO(_record(archive, names["data.pkl"])[0])).load()
+        content, sound = _record(archive, names[_STRUCTURE])
+        structure = InertUnpickler(io.BytesIO(content)).load()
+        stored = by_path(stored_tensors(structure))
     except Exception as error:  # noqa: BLE001 - because damaged pickles raise errors of every kind
         raise CheckpointUnreadable(
             f"unreadable: the structure of the file is damaged ({type(error).__name__})",
             where=str(path),
+            next_step="it cannot be judged; use another checkpoint",
         ) from None
-
-
-def _load(archive: zipfile.ZipFile, names: dict[str, str], structure: Any) -> TorchFile:
-    tensors: dict[str, torch.Tensor] = {}
-    damaged: dict[str, str] = {}
-    records: dict[str, tuple[bytes, bool]] = {}
-    for place, stored in _walk(structure, ()):
-        record = f"data/{stored.key}"
-        try:
-            if record not in records:
-                records[record] = _record(archive, names[record])
-            content, sound = records[record]
-            tensors[place] = _rebuild(content, stored)
-        except (KeyError, OSError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
-            damaged[place] = f"record {record} cannot be read ({type(error).__name__})"
-            continue
-        if not sound:
-            damaged[place] = f"CRC mismatch in record {record}"
+    if not sound:
+        damaged[_STRUCTURE] = f"CRC mismatch in record {_STRUCTURE}"
+    tensors = _tensors(archive, names, stored, damaged)
     step = structure.get("step") if isinstance(structure, dict) else None
     return TorchFile(tensors, damaged, step if isinstance(step, int) else None)
 
 
+def _tensors(
+    archive: zipfile.ZipFile,
+    names: dict[str, str],
+    stored: dict[str, StoredTensor],
+    damaged: dict[str, str],
+) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+    storages: dict[str, tuple[torch.Tensor, bool]] = {}
+    for place, tensor in stored.items():
+        record = f"data/{tensor.key}"
+        try:
+            if record not in storages:
+                storages[record] = _storage(archive, names[record])
+            content, sound = storages[record]
+            tensors[place] = _rebuild(content, tensor)
+        except Exception as error:  # noqa: BLE001 - because damaged records raise errors of every kind
+            damaged[place] = f"record {record} cannot be read ({type(error).__name__})"
+            continue
+        if not sound:
+            damaged[place] = f"CRC mismatch in record {record}"
+    return tensors
+
+
+def _storage(archive: zipfile.ZipFile, name: str) -> tuple[torch.Tensor, bool]:
+    content, sound = _record(archive, name)
+    if not content:
+        return torch.empty(0, dtype=torch.uint8), sound
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8), sound
+
+
 def _record(archive: zipfile.ZipFile, name: str) -> tuple[bytes, bool]:
-    """The bytes of a record, and whether they fit its CRC-32; a stored CRC of 0 is an absent one."""
+    """The bytes of a record, and whether they fit its CRC-32; a stored CRC of 0 means none."""
     info = copy.copy(archive.getinfo(name))
     expected = info.CRC
     del info.CRC  # zipfile then leaves the comparison to us: damaged bytes are wanted too
@@ -140,79 +127,47 @@ def _record(archive: zipfile.ZipFile, name: str) -> tuple[bytes, bool]:
     return content, expected in (0, zlib.crc32(content))
 
 
-def _rebuild(content: bytes, stored: _StoredTensor) -> torch.Tensor:
-    if not content:
-        return torch.empty(stored.shape, dtype=stored.dtype)
-    storage = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(stored.dtype)
-    return storage.as_strided(stored.shape, stored.stride, stored.offset)
+def _rebuild(content: torch.Tensor, stored: StoredTensor) -> torch.Tensor:
+    storage = content.view(stored.dtype)
+    tensor = storage.as_strided(stored.shape, stored.stride, stored.offset)
+    tensor = tensor.conj() if stored.conjugated else tensor
+    return torch._neg_view(tensor) if stored.negated else tensor
 
 
-def _walk(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, _StoredTensor]]:
-    if isinstance(node, _StoredTensor):
-        yield ".".join(path), node
-    elif isinstance(node, dict):
-        for key, value in node.items():
-            yield from _walk(value, (*path, str(key)))
-    elif isinstance(node, (list, tuple)):
-        for index, value in enumerate(node):
-            yield from _walk(value, (*path, str(index)))
+def _why_unreadable(path: Path, error: Exception) -> str:
+    if not path.exists():
+        return "no checkpoint file there"
+    if path.is_dir():
+        return "a folder, not a torch.save file"
+    size = path.stat().st_size
+    if size == 0:
+        return "unreadable: the file is empty (0 bytes)"
+    start, end = _ends(path)
+    if start.startswith(_LEGACY):
+        return "unreadable: the format of torch.save before 1.6, which holds no checksums"
+    if pointer := _LFS.match(start):
+        return f"a Git LFS pointer; its content ({int(pointer[1]):,} bytes) was not downloaded"
+    if start.startswith(b"PK") and _ZIP_END not in end:
+        return f"unreadable: truncated at {size:,} bytes, the zip directory at its end is gone"
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"unreadable: not a torch.save zip file ({size:,} bytes; {reason})"
 
 
-class _Inert:
-    """Stands for every global that a pickle names: takes any call and any state, does nothing."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-    def __call__(self, *_: Any, **__: Any) -> _Inert:
-        return self
-
-    def __setstate__(self, _: Any) -> None: ...
-    def __setitem__(self, *_: Any) -> None: ...
-    def append(self, _: Any) -> None:
-        """Pickle fills lists and their subclasses by this name."""
-
-    def extend(self, _: Any) -> None:
-        """Likewise."""
+def _ends(path: Path) -> tuple[bytes, bytes]:
+    try:
+        with path.open("rb") as file:
+            start = file.read(300)
+            file.seek(max(0, path.stat().st_size - 1000))
+            return start, file.read()
+    except OSError:
+        return b"", b""
 
 
-@dataclass(frozen=True)
-class _Storage:
-    key: str
-    dtype: torch.dtype
-
-
-def _rebuild_tensor(
-    storage: _Storage, offset: int, shape: Any, stride: Any, *rest: Any
-) -> _StoredTensor:
-    # _rebuild_tensor_v3 passes the dtype, because its storage has none
-    dtypes = [item for item in rest if isinstance(item, torch.dtype)]
-    dtype = dtypes[0] if dtypes else storage.dtype
-    return _StoredTensor(storage.key, dtype, offset, tuple(shape), tuple(stride))
-
-
-def _rebuild_parameter(data: Any, *_: Any) -> Any:
-    return data
-
-
-_REBUILDERS: dict[tuple[str, str], Any] = {
-    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_tensor_v3"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
-    ("collections", "OrderedDict"): OrderedDict,
-}
-
-
-class _InertUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _REBUILDERS:
-            return _REBUILDERS[module, name]
-        if module in ("torch", "torch.storage") and name in _STORAGE_DTYPES:
-            return _STORAGE_DTYPES[name]
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        return _Inert
-
-    def persistent_load(self, pid: Any) -> Any:
-        if isinstance(pid, tuple) and len(pid) >= 3 and pid[0] == "storage":
-            dtype = pid[1] if isinstance(pid[1], torch.dtype) else torch.uint8
-            return _Storage(str(pid[2]), dtype)
-        return _Inert()
+def is_plain(tensor: Any) -> bool:
+    """Whether a tensor has memory of its own to read: no sparse, quantized or meta tensor."""
+    return (
+        tensor.layout == torch.strided
+        and tensor.device.type != "meta"
+        and not tensor.is_quantized
+        and not tensor.is_nested
+    )

@@ -180,6 +180,16 @@ def test_a_damaged_segment_stays_out_of_the_seals(empty_run: Path) -> None:
     assert listing(bad.parent).next_number() == 8
 
 
+def test_a_segment_that_a_listing_missed_is_not_sealed_over(empty_run: Path) -> None:
+    for step in range(5):
+        publish_steps(empty_run, step)
+    missed = segment_path(rank_folder(empty_run, "steps", 0), 2)
+    hidden = missed.rename(missed.with_name("hidden"))
+    seal_run(empty_run)
+    hidden.rename(missed)
+    assert [row[1] for row in rows(empty_run)] == [0, 1, 2, 3, 4]
+
+
 def test_only_one_process_seals(empty_run: Path) -> None:
     publish_steps(empty_run, 1)
     publish_steps(empty_run, 2)

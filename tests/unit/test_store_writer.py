@@ -275,8 +275,10 @@ def test_a_backlog_has_a_bound(
     assert 0 < health.written < 500
     assert health.written + health.dropped == 500
     writer.append("layers", attempt=1, step=10, layer=np.arange(20, dtype=np.int32))
-    assert writer.flush()  # room again
+    assert writer.flush()
     writer.close()
+    with RunReader(run) as reader:  # there was room again
+        assert reader.rows("SELECT count(*) FROM layers WHERE step = 10") == [(20,)]
 
 
 def test_rows_that_the_disk_refuses_to_the_end_are_counted(
@@ -303,8 +305,9 @@ def test_after_closing(run: Path, health: Health) -> None:
     assert steps_in(run) == [1]
 
 
+@pytest.mark.parametrize(("seconds", "steps"), [(3600.0, 5), (0.02, 10**6)])
 def test_rows_are_published_without_being_asked(
-    run: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, steps: int
 ) -> None:
     published = threading.Event()
     real = writer_module.publish
@@ -314,9 +317,13 @@ def test_rows_are_published_without_being_asked(
         published.set()
 
     monkeypatch.setattr(writer_module, "publish", publish)
-    put(writer, *range(writer_module.FLUSH_STEPS))
+    monkeypatch.setattr(writer_module, "FLUSH_SECONDS", seconds)
+    monkeypatch.setattr(writer_module, "FLUSH_STEPS", steps)
+    writer = Writer(run, 0, Health())
+    put(writer, *range(5))
     assert published.wait(30)
-    assert steps_in(run) == list(range(writer_module.FLUSH_STEPS))
+    writer.close()
+    assert steps_in(run) == list(range(5))
 
 
 def test_another_process_that_writes_for_this_rank_loses_nothing(run: Path) -> None:
