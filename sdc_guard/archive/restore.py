@@ -9,7 +9,14 @@ from typing import Any
 
 import torch
 
-from ..errors import ArchiveIncomplete, CheckpointMismatch, CheckpointUnreadable
+from ..errors import (
+    ArchiveIncomplete,
+    CheckpointMismatch,
+    CheckpointUnreadable,
+    SdcGuardError,
+)
+from ..store.lineage import lineage
+from ..store.run_file import RunFile
 from .compare import check_bytes, compare_tensors
 from .manifest import FILE, Manifest
 from .save import tensors_in
@@ -26,7 +33,7 @@ class Found:
 
 
 def checkpoints(archive: Path) -> list[Found]:
-    """The sealed checkpoints of an archive folder, by step and attempt.
+    """The sealed checkpoints of an archive folder, by step, attempt and time.
 
     A folder without a readable manifest is not among them.
     """
@@ -36,7 +43,9 @@ def checkpoints(archive: Path) -> list[Found]:
             found.append(Found(folder, Manifest.read(folder)))
         except CheckpointUnreadable:
             continue
-    return sorted(found, key=lambda item: (item.manifest.step, item.manifest.attempt))
+    return sorted(
+        found, key=lambda item: (item.manifest.step, item.manifest.attempt, item.manifest.created)
+    )
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -44,7 +53,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
     Args:
         path: a checkpoint's folder; or a run's or an archive's folder, whose newest clean
-            checkpoint is then taken, passing over the others aloud.
+            checkpoint is then taken, passing over the others aloud. Of a run that was resumed,
+            the checkpoints that a later attempt superseded do not count.
 
     Returns:
         what was given to `guard.checkpoint`, as state dicts, and "step"; tensors on the CPU.
@@ -96,14 +106,34 @@ def _load(path: Path) -> dict[str, Any]:
 def _newest_clean(folder: Path) -> Path:
     archive = folder / "archive" if (folder / "archive").is_dir() else folder
     found = checkpoints(archive)
-    clean = [item for item in found if item.manifest.status == "clean"]
+    spans = _lineage(archive.parent)
+    live = [item for item in found if _counts(item.manifest, spans)]
+    clean = [item for item in live if item.manifest.status == "clean"]
     if not clean:
+        superseded = len(found) - len(live)
+        also = f", {superseded} of them of superseded attempts" if superseded else ""
         raise ArchiveIncomplete(
-            f"no clean checkpoint among {len(found)}",
+            f"no clean checkpoint among {len(found)}{also}",
             where=str(archive),
             next_step="name a checkpoint's folder to load it all the same",
         )
     chosen = clean[-1]
     for item in found[found.index(chosen) + 1 :]:
-        _log.warning("SDC Guard: passed over step %d, %s", item.manifest.step, item.manifest.status)
+        why = item.manifest.status if item in live else "superseded by a later attempt"
+        _log.warning("SDC Guard: passed over step %d, %s", item.manifest.step, why)
     return chosen.folder
+
+
+def _lineage(run: Path) -> list[tuple[int, int, int]] | None:
+    """Which attempt counts for which steps; None when the folder does not say."""
+    try:
+        return lineage(RunFile.read(run).attempts)
+    except SdcGuardError:
+        return None
+
+
+def _counts(manifest: Manifest, spans: list[tuple[int, int, int]] | None) -> bool:
+    return spans is None or any(
+        manifest.attempt == attempt and first <= manifest.step < end
+        for attempt, first, end in spans
+    )

@@ -1,0 +1,90 @@
+"""manifest.json: round trip, and one kind of error for a damaged one."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdc_guard.archive.manifest import FILE, SCHEMA, Manifest, TensorEntry
+from sdc_guard.digest import Digest
+from sdc_guard.errors import CheckpointUnreadable
+
+
+def manifest() -> Manifest:
+    top = 2**64 - 1
+    tensors = {
+        "model.w": TensorEntry.of(Digest(top, 0, 2**63), "param", "w"),
+        "rng": TensorEntry.of(Digest(1, 2, 3)),
+    }
+    return Manifest(7, 2, "suspect", ("one", "twö"), "state.pt", 2**40, tensors, 12.5)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    manifest().write(tmp_path)
+    assert Manifest.read(tmp_path) == manifest()
+    assert Manifest.read(tmp_path).tensors["model.w"].digest == Digest(2**64 - 1, 0, 2**63)
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def contents() -> dict[str, Any]:
+    return json.loads(json.dumps({"schema": SCHEMA, **vars(manifest())}, default=vars))  # type: ignore[no-any-return] # because json is untyped
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": "sdc-guard/manifest/2"},
+        {"schema": None},
+        {"step": "7"},
+        {"bytes": None},
+        {"attempt": 1.5},
+        {"status": "fine"},
+        {"status": ["clean"]},
+        {"reasons": None},
+        {"tensors": []},
+        {"tensors": {"w": None}},
+        {"tensors": {"w": {"h": "0", "s1": "0"}}},
+        {"tensors": {"w": {"h": "zz", "s1": "0", "s2": "0"}}},
+        {"tensors": {"w": {"h": 5, "s1": "0", "s2": "0"}}},
+        {"file": "../../etc/passwd"},
+        {"file": "/etc/passwd"},
+        {"file": None},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_damaged_field(tmp_path: Path, change: dict[str, Any]) -> None:
+    (tmp_path / FILE).write_text(json.dumps(contents() | change))
+    with pytest.raises(CheckpointUnreadable, match="cannot be read") as caught:
+        Manifest.read(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "5", "null", '"x"', "\x00", "[" * 100_000])
+def test_what_is_no_manifest(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(CheckpointUnreadable):
+        Manifest.read(tmp_path)
+
+
+def test_any_flipped_byte_is_a_manifest_or_one_kind_of_error(tmp_path: Path, seed: int) -> None:
+    manifest().write(tmp_path)
+    sound, random_ = (tmp_path / FILE).read_bytes(), random.Random(seed)
+    for _ in range(300):
+        content = bytearray(sound)
+        content[random_.randrange(len(content))] ^= 1 << random_.randrange(8)
+        (tmp_path / FILE).write_bytes(content)
+        try:
+            read = Manifest.read(tmp_path)
+        except CheckpointUnreadable:
+            continue
+        assert all(isinstance(entry.digest, Digest) for entry in read.tensors.values())
+
+
+def test_no_manifest(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointUnreadable, match=r"no manifest\.json there"):
+        Manifest.read(tmp_path)
