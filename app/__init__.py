@@ -1,0 +1,1 @@
+"""The dashboard: what was recorded of one run, as pages that answer one question each."""

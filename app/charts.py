@@ -1,0 +1,212 @@
+"""Charts of the timeline: from data to Altair, without any reading or page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import altair as alt
+import pandas as pd
+
+from .records import Checkpoint
+from .series import MAX_MARKS, Series
+
+# Sorts of marks: shape and colour differ together, so that neither is needed to tell them apart.
+MARKS: Final[dict[str, tuple[str, str]]] = {
+    "proven alert": ("diamond", "#c62828"),
+    "statistical alert": ("triangle-down", "#e08600"),
+    "clean checkpoint": ("circle", "#2e8540"),
+    "suspect checkpoint": ("triangle-up", "#e08600"),
+    "corrupt checkpoint": ("cross", "#c62828"),
+    "untested checkpoint": ("square", "#808890"),
+    "event": ("triangle-right", "#5b7fa6"),
+}
+_BAND = "#e08600"
+_SELECTED = "#7b3fe4"
+_LEFT: Final = 80  # pixels for the labels of every vertical axis, so that the steps line up
+_LINES = ("#3273b5", "#b0508f")
+# Fast with many points; SVG is the default of some embedders and far slower.
+_CANVAS: Final = {"embedOptions": {"renderer": "canvas"}}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves that share an axis; `log` for a logarithmic one."""
+
+    title: str
+    lines: Mapping[str, Series]
+    log: bool = False
+    height: int = 160
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """What runs through all panels.
+
+    Attributes:
+        first, last: the steps shown.
+        band: (last clean, first bad], the former None for the start of the run.
+        step: the selected step.
+        alerts: columns step, severity, count, detectors, layers, layer.
+        events: columns step, kind.
+    """
+
+    first: int
+    last: int
+    band: tuple[int | None, int] | None = None
+    step: int | None = None
+    alerts: pd.DataFrame = field(default_factory=pd.DataFrame)
+    events: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
+def timeline(
+    panels: Sequence[Panel], overlay: Overlay, checkpoints: Sequence[Checkpoint]
+) -> list[alt.LayerChart]:
+    """The panels from top to bottom over equal axes of steps, and last a lane of marks.
+
+    They are charts of their own, since a concatenated chart does not fit itself to its page.
+    """
+    lane = _lane(mark_rows(overlay, checkpoints), overlay)
+    return [
+        chart.properties(width="container", usermeta=_CANVAS).configure_axisY(
+            minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT
+        )
+        for chart in (*(_panel(panel, overlay) for panel in panels), lane)
+    ]
+
+
+def mark_rows(overlay: Overlay, checkpoints: Sequence[Checkpoint]) -> pd.DataFrame:
+    """Rows of the lane of marks: step, lane, sort (a key of MARKS), text for the tooltip."""
+    rows = [
+        (
+            int(step),
+            "alerts",
+            "proven alert" if severity == "proven" else "statistical alert",
+            _alert_text(int(count), detectors, int(layers), layer),
+        )
+        for step, severity, count, detectors, layers, layer in _tuples(overlay.alerts)
+    ]
+    rows += [
+        (c.step, "checkpoints", f"{c.status} checkpoint", c.reason or c.status)
+        for c in _thinned(checkpoints, overlay)
+    ]
+    rows += [(int(step), "events", "event", kind) for step, kind in _tuples(overlay.events)]
+    return pd.DataFrame(rows, columns=["step", "lane", "sort", "text"])
+
+
+def _tuples(frame: pd.DataFrame) -> list[tuple]:
+    return list(frame.itertuples(index=False, name=None))
+
+
+def _alert_text(count: int, detectors: str, layers: int, layer: str) -> str:
+    where = layer if layers == 1 else f"{layers} layers" if layers else "whole step"
+    return f"{detectors} in {where}" + (f", {count:,} alerts" if count > 1 else "")
+
+
+def _thinned(checkpoints: Sequence[Checkpoint], overlay: Overlay) -> list[Checkpoint]:
+    width = (overlay.last - overlay.first) // MAX_MARKS + 1
+    kept: dict[tuple[int, str], Checkpoint] = {}
+    for checkpoint in checkpoints:
+        if overlay.first <= checkpoint.step <= overlay.last:
+            place = ((checkpoint.step - overlay.first) // width, checkpoint.status)
+            kept.setdefault(place, checkpoint)
+    return list(kept.values())
+
+
+def _x(overlay: Overlay, *, labels: bool = False) -> alt.X:
+    margin = max((overlay.last - overlay.first) * 0.01, 0.5)
+    domain = [overlay.first - margin, overlay.last + margin]
+    axis = alt.Axis(title="step" if labels else None, labels=labels, format=",d", tickMinStep=1)
+    return alt.X("step:Q", scale=alt.Scale(domain=domain, nice=False), axis=axis)
+
+
+def _panel(panel: Panel, overlay: Overlay) -> alt.LayerChart:
+    scale = alt.Scale(type="log") if panel.log else alt.Scale(zero=False)
+    y = alt.Y("value:Q", title=panel.title, scale=scale)
+    names = list(panel.lines)
+    colour_scale = alt.Scale(domain=names, range=list(_LINES[: len(names)]))
+    legend = alt.Legend(orient="top", title=None) if len(names) > 1 else None
+    layers = _behind(overlay)
+    for name, line in panel.lines.items():
+        colour = alt.Color("curve:N", scale=colour_scale, legend=legend)
+        few = len(line.points) <= 100
+        layers.append(
+            alt.Chart(line.points.assign(curve=name))
+            .mark_line(
+                clip=True, strokeWidth=1.5, point=alt.OverlayMarkDef(size=18) if few else False
+            )
+            .encode(
+                x=_x(overlay),
+                y=y,
+                color=colour,
+                tooltip=[alt.Tooltip("step:Q", format=",d"), alt.Tooltip("value:Q", format=".6g")],
+            )
+        )
+        if not line.marks.empty:
+            layers.append(_undrawn(line.marks, overlay))
+    return alt.layer(*layers).properties(height=panel.height)
+
+
+def _undrawn(marks: pd.DataFrame, overlay: Overlay) -> alt.Chart:
+    tooltip = [alt.Tooltip("step:Q", format=",d"), "what:N", alt.Tooltip("count:Q", format=",d")]
+    return (
+        alt.Chart(marks)
+        .mark_point(shape="cross", angle=45, size=60, filled=True, color="#c62828", clip=True)
+        .encode(x=_x(overlay), y=alt.value(7), tooltip=tooltip)
+    )
+
+
+def _behind(overlay: Overlay, *, labels: bool = False) -> list[alt.Chart]:
+    """Band, alerts and the selected step, as they run behind a panel's curves."""
+    layers = []
+    x = _x(overlay, labels=labels)
+    if overlay.band is not None:
+        clean, bad = overlay.band
+        start = overlay.first if clean is None else clean
+        layers.append(
+            alt.Chart(pd.DataFrame({"step": [start], "end": [bad]}))
+            .mark_rect(color=_BAND, opacity=0.18, clip=True)
+            .encode(x=x, x2="end:Q")
+        )
+    for severity, dash in (("proven", [1, 0]), ("suspect", [4, 3])):
+        if overlay.alerts.empty:
+            continue
+        proven = overlay.alerts["severity"] == "proven"
+        rows = overlay.alerts[proven if severity == "proven" else ~proven][["step"]]
+        if not rows.empty:
+            sort = "proven alert" if severity == "proven" else "statistical alert"
+            rule = alt.Chart(rows).mark_rule(
+                color=MARKS[sort][1], strokeDash=dash, strokeWidth=1.2, clip=True
+            )
+            layers.append(rule.encode(x=x))
+    if overlay.step is not None:
+        chosen = alt.Chart(pd.DataFrame({"step": [overlay.step]}))
+        layers.append(
+            chosen.mark_rule(color=_SELECTED, strokeWidth=4, opacity=0.45, clip=True).encode(x=x)
+        )
+    return layers
+
+
+def _lane(rows: pd.DataFrame, overlay: Overlay) -> alt.LayerChart:
+    present = [sort for sort in MARKS if sort in set(rows["sort"])]
+    shapes, colours = zip(*(MARKS[sort] for sort in present), strict=True) if present else ((), ())
+    legend = alt.Legend(orient="bottom", title=None, columns=4, labelLimit=200)
+    points = (
+        alt.Chart(rows)
+        .mark_point(filled=True, size=110, opacity=1, clip=True)
+        .encode(
+            x=_x(overlay, labels=True),
+            y=alt.Y(
+                "lane:N", title=" ", scale=alt.Scale(domain=["alerts", "checkpoints", "events"])
+            ),
+            shape=alt.Shape(
+                "sort:N", scale=alt.Scale(domain=present, range=list(shapes)), legend=legend
+            ),
+            color=alt.Color(
+                "sort:N", scale=alt.Scale(domain=present, range=list(colours)), legend=legend
+            ),
+            tooltip=[alt.Tooltip("step:Q", format=",d"), "sort:N", "text:N"],
+        )
+    )
+    return alt.layer(*_behind(overlay, labels=True), points).properties(height=200)

@@ -1,0 +1,150 @@
+"""What the pages ask of a run's tables: all SQL of the dashboard but that of the curves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+
+from sdc_guard.store.reader import RunReader
+
+from .records import STATUSES, Alert, Checkpoint, Coverage, Incident, Newest
+
+_COMPARED = """
+    WITH counted AS (
+        SELECT attempt, rank, kind, step, phase, count(*) AS n FROM digests GROUP BY ALL
+    )
+    SELECT coalesce(sum(least(found.n, carried.n)), 0)::BIGINT, count(DISTINCT found.step)
+    FROM counted AS found JOIN counted AS carried USING (attempt, rank, kind)
+    WHERE found.phase = 'before' AND carried.phase = 'after' AND carried.step = found.step - 1
+    -- after a refresh the guard starts a new chain and compares nothing with what was before
+    AND NOT EXISTS (
+        SELECT 1 FROM events WHERE events.kind = 'refresh' AND events.attempt = found.attempt
+        AND events.rank = found.rank AND events.step = found.step
+    )
+"""
+
+# The newest row of an incident counts; of two rows of one step the one that says more.
+_INCIDENTS = """
+    WITH newest AS (
+        SELECT * FROM incidents QUALIFY row_number() OVER (
+            PARTITION BY attempt, rank, incident
+            ORDER BY step DESC, closed IS NOT NULL DESC, length(evidence) DESC
+        ) = 1
+    )
+    SELECT i.attempt, i.rank, i.opened, i.closed, i.verdict, i.evidence, count(a.step)
+    FROM newest AS i LEFT JOIN alerts AS a ON a.attempt = i.attempt AND a.rank = i.rank
+        AND a.step >= i.opened AND (i.closed IS NULL OR a.step <= i.closed)
+    GROUP BY ALL ORDER BY i.opened, i.rank
+"""
+
+_ALERTS = """
+    SELECT a.step, a.rank, coalesce(n.name, ''), a.detector, a.score, a.threshold, a.severity,
+        a.detail
+    FROM alerts AS a LEFT JOIN layer_names AS n USING (layer)
+    WHERE a.attempt = $attempt AND a.rank = $rank AND a.step >= $opened
+        AND ($closed IS NULL OR a.step <= $closed)
+    ORDER BY a.step, a.severity, n.name LIMIT $limit
+"""
+
+# Rows carry no order within a step: of several about one file the most definite counts.
+_CHECKPOINTS = """
+    SELECT step, path, any_value(format), max(bytes), arg_max(status, weight),
+        arg_max(coalesce(reason, ''), weight)
+    FROM (SELECT *, CASE status WHEN 'corrupt' THEN 3 WHEN 'suspect' THEN 2 WHEN 'clean' THEN 1
+        ELSE 0 END AS weight FROM checkpoints)
+    GROUP BY step, path ORDER BY step, path
+"""
+
+
+def newest_step(reader: RunReader) -> Newest | None:
+    """The newest step, or None before the first."""
+    row = reader.rows(
+        "SELECT max(step), arg_max(time, step), arg_max(step_seconds, step) FROM steps"
+    )[0]
+    return None if row[0] is None else Newest(*row)
+
+
+def coverage(reader: RunReader) -> Coverage:
+    """What was checked."""
+    steps = reader.rows(
+        "SELECT count(DISTINCT step), min(step), max(step), arg_max(time, step),"
+        " count(DISTINCT rank) FROM steps"
+    )[0]
+    shadow = reader.rows(
+        "SELECT count(*), max(step), count(*) FILTER (loss IS DISTINCT FROM repeat_loss)"
+        " FROM shadow"
+    )[0]
+    alerts = reader.rows(
+        "SELECT count(*) FILTER (severity = 'proven'),"
+        " count(*) FILTER (severity IS DISTINCT FROM 'proven') FROM alerts"
+    )[0]
+    trace = reader.run / "trace"
+    damaged = sorted(
+        (str(path.relative_to(trace)), reason) for path, reason in list(reader.damaged.items())
+    )
+    return Coverage(
+        *steps,
+        reader.run_file.world_size,
+        len(reader.run_file.layers),
+        reader.rows("SELECT count(DISTINCT layer) FROM layers")[0][0],
+        *reader.rows(_COMPARED)[0],
+        *shadow,
+        *alerts,
+        tuple(damaged),
+    )
+
+
+def incidents(reader: RunReader) -> list[Incident]:
+    """All incidents, by the step that opened them."""
+    return [
+        Incident(attempt, rank, opened, closed, verdict or "undetermined", _object(text), alerts)
+        for attempt, rank, opened, closed, verdict, text, alerts in reader.rows(_INCIDENTS)
+    ]
+
+
+def alerts_of(reader: RunReader, incident: Incident, limit: int) -> list[Alert]:
+    """The first `limit` alerts of an incident, by step."""
+    parameters = {
+        "attempt": incident.attempt,
+        "rank": incident.rank,
+        "opened": incident.opened,
+        "closed": incident.closed,
+        "limit": limit,
+    }
+    return [Alert(*row[:7], _object(row[7])) for row in reader.rows(_ALERTS, parameters)]
+
+
+def checkpoints(reader: RunReader) -> list[Checkpoint]:
+    """All checkpoints, by step."""
+    return [
+        Checkpoint(
+            step, path or "", kind or "", size, status if status in STATUSES else "untested", reason
+        )
+        for step, path, kind, size, status, reason in reader.rows(_CHECKPOINTS)
+    ]
+
+
+def step_facts(reader: RunReader, step: int) -> pd.DataFrame:
+    """What was recorded at one step: a row per rank."""
+    query = """
+        SELECT s.rank, s.attempt, s.loss, s.grad_norm, s.lr, s.step_seconds, s.tokens,
+            p.loss AS shadow_loss
+        FROM steps AS s LEFT JOIN shadow AS p USING (attempt, rank, step)
+        WHERE s.step = $step ORDER BY s.rank
+    """
+    return reader.arrow(query, {"step": step}).to_pandas()
+
+
+def layer_names(reader: RunReader) -> list[str]:
+    """The layers' names in the order of their numbers."""
+    return [layer.name for layer in reader.run_file.layers]
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        content = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}

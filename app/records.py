@@ -1,0 +1,115 @@
+"""Records of a run as the pages use them, and what follows from them without a query."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+STATUSES: Final = ("clean", "suspect", "corrupt", "untested")
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What was checked, and how much of the run that is.
+
+    Attributes:
+        steps: number of steps recorded; `first` to `newest`, which was recorded at `newest_time`
+            (seconds since the epoch).
+        ranks: how many ranks recorded steps, of `world_size`.
+        layers: number of layers; of `layers_measured` a gradient was measured.
+        digests: exact comparisons of a tensor between two steps, over `digest_steps` steps.
+        shadow_passes: number of them; `shadow_unequal` did not repeat bit for bit.
+        proven, suspected: number of alerts from exact comparisons and from statistics.
+        damaged: path in the trace's folder and reason of each file that could not be opened.
+    """
+
+    steps: int
+    first: int | None
+    newest: int | None
+    newest_time: float | None
+    ranks: int
+    world_size: int
+    layers: int
+    layers_measured: int
+    digests: int
+    digest_steps: int
+    shadow_passes: int
+    shadow_newest: int | None
+    shadow_unequal: int
+    proven: int
+    suspected: int
+    damaged: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One incident as it is now; `alerts` are counted now, `evidence` is what was stored."""
+
+    attempt: int
+    rank: int
+    opened: int
+    closed: int | None
+    verdict: str
+    evidence: dict[str, Any]
+    alerts: int
+
+    @property
+    def proven(self) -> bool:
+        """Whether an exact comparison is among its evidence."""
+        return self.evidence.get("proven") is True
+
+    @property
+    def key(self) -> str:
+        """Its name in a URL: the step that opened it, and the rank unless that is 0."""
+        return str(self.opened) if self.rank == 0 else f"{self.opened}.{self.rank}"
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One alert; `detail` is empty where what was stored is not a JSON object."""
+
+    step: int
+    rank: int
+    layer: str
+    detector: str
+    score: float
+    threshold: float
+    severity: str
+    detail: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint; `bytes` is its size."""
+
+    step: int
+    path: str
+    format: str
+    bytes: int | None
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The newest step, when it was recorded (seconds since the epoch), and its duration (s)."""
+
+    step: int
+    time: float | None
+    seconds: float | None
+
+
+def checkpoint_bracket(found: Sequence[Checkpoint]) -> tuple[int | None, int] | None:
+    """(last clean, first suspect or corrupt checkpoint], or None without such a checkpoint."""
+    bad = min((c.step for c in found if c.status in ("suspect", "corrupt")), default=None)
+    if bad is None:
+        return None
+    return max((c.step for c in found if c.status == "clean" and c.step < bad), default=None), bad
+
+
+def status_counts(found: Sequence[Checkpoint]) -> dict[str, int]:
+    """How many checkpoints have each status that occurs, the sound ones first."""
+    counts = Counter(checkpoint.status for checkpoint in found)
+    return {status: counts[status] for status in STATUSES if counts[status]}

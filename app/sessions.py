@@ -1,0 +1,98 @@
+"""Results of the `sdc-bisect` sessions of a run, whatever state their files are in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forensics.journal import Session
+from forensics.report import sentence
+
+_DEFAULTS: dict[str, Any] = {
+    "schema": {"name": "sdc-bisect.run", "version": 1},
+    "exact": False,
+    "proven": False,
+    "skipped": [],
+    "tensors": [],
+    "class": None,
+    "verdict": None,
+    "rank": None,
+}
+
+
+@dataclass(frozen=True)
+class SessionResult:
+    """One session's answer.
+
+    Attributes:
+        session: the name of its folder.
+        sentence: the answer in words, empty when it cannot be read.
+        last_clean, first_corrupt: steps; None when there is none.
+        proven: whether an exact comparison convicts.
+        current: whether the run was not started again since.
+        tensors: what differs, as stored: name, index, bits, before, after.
+    """
+
+    session: str
+    sentence: str = ""
+    last_clean: int | None = None
+    first_corrupt: int | None = None
+    proven: bool = False
+    current: bool = True
+    tensors: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def readable(self) -> bool:
+        """Whether the file could be understood."""
+        return bool(self.sentence)
+
+    @property
+    def accuses(self) -> bool:
+        """Whether it says, of the run as it is now, that something is corrupt."""
+        return self.readable and self.current and self.first_corrupt is not None
+
+
+def session_results(run: Path, attempts: int) -> list[SessionResult]:
+    """The results of all sessions that have one, oldest first.
+
+    Args:
+        run: the run's folder.
+        attempts: how often the run was started by now.
+    """
+    return [
+        _parsed(session, attempts)
+        for session in Session.all(run)
+        if (session.folder / "result.json").exists()
+    ]
+
+
+def newest_bracket(results: list[SessionResult]) -> SessionResult | None:
+    """The newest result that still counts and names something corrupt."""
+    return next((result for result in reversed(results) if result.accuses), None)
+
+
+def _parsed(session: Session, attempts: int) -> SessionResult:
+    name = session.folder.name
+    stored = session.result()
+    if stored is None:
+        return SessionResult(name)
+    content = {**_DEFAULTS, **stored}
+    try:
+        return SessionResult(
+            session=name,
+            sentence=sentence(content),
+            last_clean=_step(content["last_clean"]),
+            first_corrupt=_step(content["first_corrupt"]),
+            proven=content["proven"] is True,
+            current=content.get("attempts", attempts) == attempts,
+            tensors=tuple(dict(tensor) for tensor in content["tensors"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return SessionResult(name)
+
+
+def _step(value: Any) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise TypeError(f"not a step: {value!r}")

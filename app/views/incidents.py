@@ -1,0 +1,174 @@
+"""Is there an incident? What is known of it, and what was checked."""
+
+import streamlit as st
+
+from app import queries, records, sessions
+from app.source import current_source
+from app.verdict import SYMBOLS, Verdict, judge
+from app.wording import bits_text, bracket_text, count, number_text, plain, span_text
+from sdc_guard.store.reader import RunReader
+
+_ALERTS_SHOWN = 50
+_INCIDENTS_SHOWN = 100
+_BOXES = {"clean": st.success, "suspect": st.warning, "corrupt": st.error, "unknown": st.info}
+
+
+def banner(verdict: Verdict) -> None:
+    lines = [f"**{SYMBOLS[verdict.state]} {plain(verdict.headline)}**"]
+    lines += [f"- {plain(reason)}" for reason in verdict.reasons]
+    _BOXES[verdict.state](lines[0] + "\n\n" + "\n".join(lines[1:]))
+
+
+def incident_table(found: list[records.Incident]) -> None:
+    st.subheader("Incidents")
+    if not found:
+        st.write("None was opened.")
+        return
+    shown = found[:_INCIDENTS_SHOWN]
+    st.table(
+        {
+            "opened at step": [f"[{x.opened}](timeline?step={x.opened})" for x in shown],
+            "closed at step": ["open" if x.closed is None else str(x.closed) for x in shown],
+            "evidence": ["✖ proven" if x.proven else "▲ statistics only" for x in shown],
+            "verdict": [plain(x.verdict) for x in shown],
+            "detectors": [plain(", ".join(x.evidence.get("detectors", []))) for x in shown],
+            "alerts": [f"{x.alerts:,}" for x in shown],
+            "rank": [str(x.rank) for x in shown],
+            "first alert": [plain(x.evidence.get("first", "")) for x in shown],
+        },
+        hide_index=True,
+    )
+    if len(found) > len(shown):
+        st.caption(f"The first {len(shown)} of {count(len(found), 'incident')}.")
+
+
+def selected(found: list[records.Incident]) -> records.Incident | None:
+    """The incident of the address, or else the first proven one, or else the first."""
+    by_key = {x.key: x for x in sorted(found, key=lambda x: not x.proven)}
+    if len(by_key) < 2:
+        return next(iter(by_key.values()), None)
+    key = st.selectbox(
+        "Incident opened at step",
+        list(by_key),
+        key="incident",
+        bind="query-params",
+        width=240,
+    )
+    return by_key.get(key)
+
+
+def incident_detail(reader: RunReader, incident: records.Incident) -> None:
+    st.subheader(f"Alerts of the incident opened at step {incident.opened}")
+    alerts = queries.alerts_of(reader, incident, _ALERTS_SHOWN)
+    if not alerts:
+        st.write("No alert of it can be read.")
+        return
+    where = {"step": str(incident.opened)}
+    if alerts[0].layer:
+        where["layer"] = alerts[0].layer
+    st.page_link(
+        "views/timeline.py",
+        label=f"Step {incident.opened} on the timeline",
+        icon=":material/timeline:",
+        query_params=where,
+    )
+    st.table(
+        {
+            "step": [str(a.step) for a in alerts],
+            "layer": [plain(a.layer) or "–" for a in alerts],
+            "detector": [plain(a.detector) for a in alerts],
+            "tensor": [plain(a.detail.get("kind", "–")) for a in alerts],
+            "element": [plain(a.detail.get("index", "–")) for a in alerts],
+            "bits": [plain(bits_text(a.detail.get("bits"))) or "–" for a in alerts],
+            "before → after": [_change(a.detail) for a in alerts],
+            "score": [_score(a) for a in alerts],
+            "text": [plain(a.detail.get("text", "")) for a in alerts],
+        },
+        hide_index=True,
+    )
+    if incident.alerts > len(alerts):
+        st.caption(f"The first {len(alerts)} of {count(incident.alerts, 'alert')}.")
+
+
+def _change(detail: dict[str, object]) -> str:
+    if "before" not in detail or "after" not in detail:
+        return "–"
+    return f"{plain(detail['before'])} → {plain(detail['after'])}"
+
+
+def _score(alert: records.Alert) -> str:
+    if alert.severity == "proven":
+        return "exact"
+    return f"{number_text(alert.score)} (limit {number_text(alert.threshold)})"
+
+
+def bisect_results(found: list[sessions.SessionResult]) -> None:
+    if not found:
+        return
+    st.subheader("Bisection")
+    for result in reversed(found):
+        name = f"Session {plain(result.session)}"
+        if not result.readable:
+            st.write(f"{name}: its result.json cannot be read.")
+            continue
+        note = "" if result.current else " It is about the run before it was started again."
+        st.write(f"{name}: {plain(result.sentence)}{note}")
+        if result.tensors:
+            keys = ("kind", "name", "index", "bits", "before", "after")
+            st.table(
+                {
+                    key: [plain(bits_text(x.get(key))) or "–" for x in result.tensors]
+                    for key in keys
+                },
+                hide_index=True,
+            )
+
+
+def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -> None:
+    st.subheader("What was checked")
+    kinds = ", ".join(f"{n} {status}" for status, n in records.status_counts(found).items())
+    bracket = records.checkpoint_bracket(found)
+    rows = {
+        "Steps recorded": f"{covered.steps:,} ({span_text(covered.first, covered.newest)}), "
+        f"by {covered.ranks} of {count(covered.world_size, 'rank')}",
+        "Parameters and optimizer state between steps": (
+            f"{count(covered.digests, 'digest')} compared exactly, over "
+            f"{count(covered.digest_steps, 'step')}"
+        ),
+        "Gradients": f"{covered.layers_measured} of {count(covered.layers, 'layer')} measured: "
+        "large changes show, small ones do not",
+        "Shadow loss": "no pass"
+        if covered.shadow_newest is None
+        else f"{count(covered.shadow_passes, 'pass', 'passes')}, the newest at step "
+        f"{covered.shadow_newest:,}; {covered.shadow_unequal} did not repeat bit for bit",
+        "Checkpoints": (kinds or "none")
+        + (f"; first trouble in {bracket_text(*bracket)}" if bracket else ""),
+        "Files that could not be opened": "; ".join(f"{n} ({r})" for n, r in covered.damaged)
+        or "none",
+    }
+    st.table(
+        {"check": list(rows), "how much": [plain(text) for text in rows.values()]},
+        hide_index=True,
+    )
+    st.caption(
+        "Not seen by these checks: a wrong gradient or activation that is not unusually large. "
+        "`sdc-bisect verify` replays the steps and compares every bit."
+    )
+
+
+def show() -> None:
+    source = current_source()
+    reader = source.reader()
+    covered = queries.coverage(reader)
+    found, kept = queries.incidents(reader), queries.checkpoints(reader)
+    results = sessions.session_results(source.run, len(reader.run_file.attempts))
+    banner(judge(covered, found, kept, results))
+    incident_table(found)
+    incident = selected(found)
+    if incident is not None:
+        incident_detail(reader, incident)
+    bisect_results(results)
+    coverage_table(covered, kept)
+
+
+show()

@@ -1,0 +1,162 @@
+"""When did it start? Loss, norms, alerts and checkpoints over the steps."""
+
+import pandas as pd
+import streamlit as st
+
+from app import charts, queries, records, sessions
+from app import series as curves
+from app.source import current_source
+from app.wording import bracket_text, count, number_text, plain, size_text, span_text
+from sdc_guard.store.reader import RunReader
+
+_WINDOWS = {"whole run": None, "± 500 steps": 500, "± 50 steps": 50}
+_CHECKPOINTS_SHOWN = 200
+_SYMBOLS = {"clean": "●", "suspect": "▲", "corrupt": "✖", "untested": "■"}
+
+
+def controls(reader: RunReader) -> tuple[int | None, str | None, int | None]:
+    """The selected step, the layer, and how many steps around it are shown."""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        step = st.number_input(
+            "Step", value=None, min_value=0, step=1, key="step", bind="query-params", width=160
+        )
+        layer = st.selectbox(
+            "Gradient norm of layer",
+            queries.layer_names(reader),
+            index=None,
+            key="layer",
+            bind="query-params",
+            placeholder="none",
+            width=360,
+        )
+        window = None
+        if step is not None:
+            chosen = st.segmented_control("Show", list(_WINDOWS), default="whole run", key="window")
+            window = _WINDOWS[chosen or "whole run"]
+    return None if step is None else int(step), layer, window
+
+
+def bracket(reader: RunReader, kept: list[records.Checkpoint]):
+    """The band to draw and the sentence that says where it comes from."""
+    results = sessions.session_results(reader.run, len(reader.run_file.attempts))
+    result = sessions.newest_bracket(results)
+    if result is not None:
+        band = (result.last_clean, result.first_corrupt)
+        return band, f"Band {bracket_text(*band)}: found by sdc-bisect session {result.session}."
+    band = records.checkpoint_bracket(kept)
+    if band is None:
+        return None, ""
+    return band, f"Band {bracket_text(*band)}: last clean to first suspect or corrupt checkpoint."
+
+
+def panels(reader: RunReader, first: int, last: int, layer: str | None):
+    """The panels to draw, and what is to be said about their curves."""
+    loss = curves.series(reader, "loss", first, last)
+    shadow = curves.series(reader, "shadow", first, last)
+    norm = curves.series(reader, "grad_norm", first, last, log=True)
+    found = [
+        charts.Panel("loss", {"training loss": loss, "shadow loss": shadow}, height=270),
+        charts.Panel("gradient norm (log)", {"gradient norm": norm}, log=True),
+    ]
+    if layer is not None:
+        of_layer = curves.series(reader, "layer", first, last, layer=layer, log=True)
+        found.append(charts.Panel("layer's norm (log)", {layer: of_layer}, log=True))
+    lines = {name: line for panel in found for name, line in panel.lines.items()}
+    return [panel for panel in found if any(not x.empty for x in panel.lines.values())], lines
+
+
+def notes(lines: dict[str, curves.Series]) -> list[str]:
+    said = []
+    for name, line in lines.items():
+        if line.empty:
+            said.append(f"No {name} is recorded here.")
+        said += [
+            f"{name}: {count(number, 'value')} {what}, the first at step "
+            f"{line.marks[line.marks['what'] == what]['step'].min():,}; marked ✖ at the top edge."
+            for what, number in line.undrawn.items()
+        ]
+    width = max(line.width for line in lines.values())
+    if width > 1:
+        said.append(f"Drawn are the smallest and the largest value of every {width:,} steps.")
+    return said
+
+
+def step_table(reader: RunReader, step: int, known: tuple[int, int]) -> None:
+    facts = queries.step_facts(reader, step)
+    if facts.empty:
+        st.info(f"Step {step:,} is not recorded; recorded is {span_text(*known)}.")
+        return
+    st.subheader(f"Step {step:,}")
+    st.table(
+        {
+            "rank": [str(x) for x in facts["rank"]],
+            "attempt": [str(x) for x in facts["attempt"]],
+            "loss": _numbers(facts["loss"]),
+            "shadow loss": _numbers(facts["shadow_loss"]),
+            "gradient norm": _numbers(facts["grad_norm"]),
+            "learning rate": _numbers(facts["lr"]),
+            "duration (s)": _numbers(facts["step_seconds"]),
+            "tokens": _numbers(facts["tokens"]),
+        },
+        hide_index=True,
+    )
+
+
+def _numbers(column: pd.Series) -> list[str]:
+    return ["–" if pd.isna(x) else plain(number_text(float(x))) for x in column]
+
+
+def checkpoint_table(kept: list[records.Checkpoint]) -> None:
+    st.subheader("Checkpoints")
+    if not kept:
+        st.write("None was recorded.")
+        return
+    shown = kept[-_CHECKPOINTS_SHOWN:]
+    st.dataframe(
+        {
+            "step": [x.step for x in shown],
+            "status": [f"{_SYMBOLS[x.status]} {x.status}" for x in shown],
+            "size": [size_text(x.bytes) for x in shown],
+            "folder": [x.path for x in shown],
+            "reason": [x.reason for x in shown],
+        },
+        hide_index=True,
+    )
+    if len(kept) > len(shown):
+        st.caption(f"The newest {len(shown)} of {count(len(kept), 'checkpoint')}.")
+
+
+def show() -> None:
+    reader = current_source().reader()
+    step, layer, window = controls(reader)
+    known = curves.span(reader)
+    if known is None:
+        st.info("No step is recorded yet.")
+        return
+    first, last = known
+    if step is not None and window is not None:
+        first, last = max(first, step - window), min(last, step + window)
+    if first > last:
+        first, last = known  # the step lies far outside the run
+    kept = queries.checkpoints(reader)
+    band, source_of_band = bracket(reader, kept)
+    drawn, lines = panels(reader, first, last, layer)
+    overlay = charts.Overlay(
+        first,
+        last,
+        band,
+        step,
+        curves.alert_marks(reader, first, last),
+        curves.event_marks(reader, first, last),
+    )
+    with st.container(gap=None):
+        for place, chart in enumerate(charts.timeline(drawn, overlay, kept)):
+            st.altair_chart(chart, width="stretch", key=f"timeline {place}")
+    said = [source_of_band, *notes(lines), "" if step is None else "The violet line is the step."]
+    st.caption(" ".join(plain(text) for text in said if text))
+    if step is not None:
+        step_table(reader, step, known)
+    checkpoint_table(kept)
+
+
+show()

@@ -1,0 +1,202 @@
+"""The dashboard in a real Chromium, while a real training writes the run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from hand_made import NAMES, corrupt_run
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+
+pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 60_000  # ms; how long a page may take on a loaded machine
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    # nothing but this machine has an address, whatever a page asks for
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        reason = "no Chromium on this machine (looked for " + ", ".join(names) + ")"
+        if os.environ.get("REQUIRE_BROWSER") == "1":
+            pytest.fail(reason + ", and REQUIRE_BROWSER=1")
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=QUIET)
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """Pages of one browser context, and every request of theirs that went elsewhere."""
+
+    def __init__(self, browser: Browser, address: str) -> None:
+        self._context = browser.new_context(base_url=address)
+        self._context.set_default_timeout(PATIENCE)
+        self._context.on("request", self._note)
+        self.elsewhere: list[str] = []
+
+    def _note(self, request: Request) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme not in ("data", "blob") and parts.hostname != "127.0.0.1":
+            self.elsewhere.append(request.url)
+
+    def open(self, address: str) -> Page:
+        page = self._context.new_page()
+        page.goto(address)
+        return page
+
+    def close(self) -> None:
+        self._context.close()
+
+
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """Whatever happens, the process is gone afterwards, also one that is stopped."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextlib.contextmanager
+def dashboard(run: Path, log: Path) -> Iterator[str]:
+    """Serve the dashboard of a run as `sdc-guard dashboard` does; yields its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "main.py")]
+    command += ["--server.address", "127.0.0.1", "--server.port", str(port)]
+    command += ["--browser.gatherUsageStats", "false", "--server.headless", "true"]
+    with log.open("w") as errors:
+        server = subprocess.Popen(
+            [*command, "--", str(run)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=log.parent,
+        )
+        with ended(server):
+            wait_for_line(server, "URL:")
+            yield f"http://127.0.0.1:{port}"
+
+
+def wait_for_line(process: subprocess.Popen[str], start: str) -> None:
+    """Read a process's output up to the line that starts so."""
+    assert process.stdout is not None
+    watchdog = threading.Timer(300, process.kill)
+    watchdog.start()
+    try:
+        lines = iter(process.stdout.readline, "")
+        assert any(line.strip().startswith(start) for line in lines), f"ended before {start!r}"
+    finally:
+        watchdog.cancel()
+
+
+def training(run: Path, log: Path) -> subprocess.Popen[str]:
+    """tiny_gpt with one flipped bit in a weight at step 27."""
+    script = ROOT / "sample_runs" / "tiny_gpt.py"
+    options = ["--steps", "60", "--threads", "1", "--fault", "weight@27", "--fault-seed", "3"]
+    with log.open("w") as errors:
+        return subprocess.Popen(
+            [sys.executable, str(script), "--run", str(run), *options],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+
+
+def injected(run: Path) -> dict[str, Any]:
+    """What the injector itself recorded: tensor, index, bit, before, after."""
+    (line,) = (run / "inject" / "journal.jsonl").read_text().splitlines()
+    fault: dict[str, Any] = json.loads(line)
+    return fault
+
+
+def test_the_incident_is_seen_while_the_training_runs_and_afterwards(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with dashboard(run, tmp_path / "server.log") as address:
+        visit = Visit(chromium, address)
+        page = visit.open("/")
+        expect(page.get_by_text("no run folder there")).to_be_visible()
+        with ended(training(run, tmp_path / "training.log")) as trained:
+            wait_for_line(trained, "step   40")
+            trained.send_signal(signal.SIGSTOP)  # for certain still running while we look
+            see_incident(page, run)
+            timeline = visit.open("/timeline?step=27")
+            expect(timeline.get_by_role("heading", name="Step 27", exact=True)).to_be_visible()
+            expect(timeline.locator("canvas.marks")).to_have_count(3)
+            expect(timeline.locator("svg.marks")).to_have_count(0)
+            assert trained.poll() is None
+            trained.send_signal(signal.SIGCONT)
+            assert trained.wait(timeout=300) == 0
+        # both pages bring themselves up to date
+        for shown in (page, timeline):
+            expect(shown.get_by_text("newest step 60")).to_be_visible()
+        expect(page.get_by_text("2 checkpoints held back as suspect")).to_be_visible()
+        see_incident(page, run)
+        page.get_by_role("link", name="Step 27 on the timeline").click()
+        expect(page.get_by_text("Band (20, 40]: last clean to first suspect")).to_be_visible()
+        expect(page.get_by_role("heading", name="Step 27", exact=True)).to_be_visible()
+        assert re.search(r"/timeline\?.*step=27", page.url)
+        for shown in (page, timeline):
+            assert "Traceback" not in shown.inner_text("body")
+        visit.close()
+    assert visit.elsewhere == []
+    assert "Traceback" not in (tmp_path / "server.log").read_text()
+
+
+def see_incident(page: Page, run: Path) -> None:
+    """The page shows what was injected, as the injector recorded it."""
+    fault = injected(run)
+    expect(page.get_by_text("✖ Corrupt: exact comparison found a change.")).to_be_visible()
+    expect(page.get_by_text("Alerts of the incident opened at step 27")).to_be_visible()
+    row = page.get_by_role("row").filter(has_text="carried_digest").last
+    change = f"0x{fault['before']:08x} → 0x{fault['after']:08x}"
+    told = ["27", fault["tensor"], "carried_digest", "param"]
+    told += [str(fault["index"]), str(fault["bit"]), change, "exact"]
+    text = re.compile("param changed between step 26 and step 27 outside the optimizer")
+    expect(row.get_by_role("cell")).to_have_text([*told, text])
+
+
+def test_a_name_in_the_run_is_shown_and_fetched_from_nowhere(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    run = corrupt_run(tmp_path / "run")
+    name = "![x](http://example.com/x.png) <b>:red[r] $a$ :material/shield: **w**"
+    text = (run / "run.json").read_text()
+    (run / "run.json").write_text(text.replace(json.dumps(NAMES[1]), json.dumps(name)))
+    with dashboard(run, tmp_path / "server.log") as address:
+        visit = Visit(chromium, address)
+        page = visit.open("/")
+        expect(page.get_by_text(name, exact=True).first).to_be_visible()
+        visit.close()
+    assert visit.elsewhere == []

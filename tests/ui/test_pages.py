@@ -1,0 +1,259 @@
+"""Every page in every state, through Streamlit's own test runner."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hand_made import NAMES, Trace, clean_run, corrupt_run, make_run
+from streamlit.testing.v1 import AppTest
+
+from forensics.journal import Session
+from forensics.result import Result
+
+MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
+TIMELINE = "views/timeline.py"
+
+Open = Callable[..., AppTest]
+
+
+@pytest.fixture
+def open_page(monkeypatch: pytest.MonkeyPatch) -> Open:
+    """open_page(run, page, **query): the page as it is after it has rendered."""
+
+    def opened(run: Path, page: str | None = None, /, **query: str) -> AppTest:
+        monkeypatch.setattr(sys, "argv", ["main.py", str(run)])
+        app = AppTest.from_file(str(MAIN), default_timeout=30)
+        if page is not None:
+            app.run()
+            app.switch_page(page)
+        for name, value in query.items():
+            app.query_params[name] = value
+        return app.run()
+
+    return opened
+
+
+def text_of(app: AppTest) -> str:
+    """All text on the page; the backslashes that keep Markdown from reading it are taken out."""
+    assert not app.exception, app.exception
+    blocks = [*app.error, *app.warning, *app.success, *app.info, *app.caption, *app.subheader]
+    parts = [element.value for element in (*blocks, *app.markdown)]
+    parts += [table.value.to_string(max_colwidth=None) for table in (*app.table, *app.dataframe)]
+    return "\n".join(parts).replace("\\", "")
+
+
+def test_incidents_of_a_corrupt_run(tmp_path: Path, open_page: Open) -> None:
+    app = open_page(corrupt_run(tmp_path / "run"))
+    text = text_of(app)
+    assert len(app.error) == 1
+    assert "✖ Corrupt: exact comparison found a change." in text
+    assert "[27](timeline?step=27)" in text
+    assert "✖ proven" in text
+    assert "Alerts of the incident opened at step 27" in text
+    (alert,) = app.table[1].value.to_dict("records")
+    shown = {key: str(value).replace("\\", "") for key, value in alert.items()}
+    assert shown == {
+        "step": "27",
+        "layer": NAMES[1],
+        "detector": "carried_digest",
+        "tensor": "param",
+        "element": "3",
+        "bits": "19, 30",
+        "before → after": "0x3ba35eef → 0x3bab5eef",
+        "score": "exact",
+        "text": "param changed between step 26 and step 27",
+    }
+
+
+def test_incidents_of_a_clean_run_say_what_was_checked(tmp_path: Path, open_page: Open) -> None:
+    app = open_page(clean_run(tmp_path / "run"))
+    text = text_of(app)
+    assert len(app.success) == 1
+    assert "✔ Clean so far: no check found anything in 40 steps recorded (1 to 40)." in text
+    assert "None was opened." in text
+    assert "40 (1 to 40), by 1 of 1 rank" in text
+    assert "78 digests compared exactly, over 39 steps" in text
+    assert "2 of 2 layers measured" in text
+    assert "4 passes, the newest at step 40" in text
+    assert "Not seen by these checks" in text
+
+
+def test_statistics_alone_are_a_suspicion(tmp_path: Path, open_page: Open) -> None:
+    run = make_run(tmp_path / "run")
+    with Trace(run) as trace:
+        trace.steps(1, 9)
+        trace.alert(5, "suspect", text="gradient 44 times its average")
+        trace.incident(5, 1, 5, proven=False)
+    app = open_page(run)
+    text = text_of(app)
+    assert not app.error
+    assert "▲ Suspect: nothing is proven." in text
+    assert "▲ statistics only" in text
+    assert "44 (limit 32)" in text
+
+
+def test_nothing_recorded_yet_is_unknown(tmp_path: Path, open_page: Open) -> None:
+    run = make_run(tmp_path / "run")
+    assert "? Nothing to judge: no step is recorded yet." in text_of(open_page(run))
+    assert "No step is recorded yet." in text_of(open_page(run, TIMELINE))
+
+
+def test_a_damaged_file_is_told_and_nothing_is_called_clean(
+    tmp_path: Path, open_page: Open
+) -> None:
+    run = clean_run(tmp_path / "run")
+    broken = next((run / "trace" / "checkpoints" / "rank=00000").glob("seg-*"))
+    broken.write_bytes(b"")
+    text = text_of(open_page(run))
+    assert "? Unknown: no finding in 40 steps" in text
+    assert f"checkpoints/rank=00000/{broken.name}" in text
+
+
+@pytest.mark.parametrize("page", [None, TIMELINE], ids=["incidents", "timeline"])
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("missing", "no run folder there"),
+        ("empty", "this folder is empty"),
+        ("foreign", "no guard recorded here"),
+        ("damaged", "run.json cannot be read"),
+    ],
+)
+def test_no_run_is_one_line_and_the_page_recovers(
+    tmp_path: Path, open_page: Open, page: str | None, state: str, expected: str
+) -> None:
+    run = tmp_path / "run"
+    if state != "missing":
+        run.mkdir()
+    if state == "foreign":
+        (run / "model.pt").touch()
+    if state == "damaged":
+        (run / "run.json").write_text('{"format":')
+    app = open_page(run, page)
+    (error,) = app.error
+    assert expected in error.value.replace("\\", "")
+    assert "\n" not in error.value
+    assert "this page looks again by itself" in text_of(app)
+    corrupt_run(run)
+    app.run()
+    assert "27" in text_of(app)
+    assert expected not in text_of(app)
+
+
+def test_an_argument_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    app = AppTest.from_file(str(MAIN), default_timeout=30).run()
+    assert "the dashboard shows one run: none given" in text_of(app)
+
+
+def test_the_incident_of_the_address_is_shown(tmp_path: Path, open_page: Open) -> None:
+    run = make_run(tmp_path / "run")
+    with Trace(run) as trace:
+        trace.steps(1, 9)
+        trace.alert(3, "suspect", text="odd")
+        trace.incident(4, 1, 3, proven=False, closed=4)
+        trace.alert(6, text="changed", index=1)
+        trace.incident(6, 2, 6, proven=True)
+    assert "Alerts of the incident opened at step 6" in text_of(open_page(run))  # the proven one
+    assert "opened at step 3" in text_of(open_page(run, incident="3"))
+    assert "opened at step 6" in text_of(open_page(run, incident="no such"))
+
+
+def test_a_link_about_another_run_is_told(tmp_path: Path, open_page: Open) -> None:
+    run = clean_run(tmp_path / "run")
+    assert "The link is about the run other; shown is run." in text_of(open_page(run, run="other"))
+    app = open_page(run)
+    assert not app.warning
+    assert app.query_params["run"] == ["run"]
+
+
+def test_results_of_bisection_are_shown(tmp_path: Path, open_page: Open) -> None:
+    run = clean_run(tmp_path / "run")
+    result = Result("verify", 26, 27, exact=True, proven=True, kind="gradient", rank=0).as_dict()
+    tensor = {"name": "w", "index": 5, "bits": [19], "before": "0x1", "after": "0x2"}
+    Session.new(run).finish(result | {"tensors": [tensor]})
+    Session.new(run).finish({})
+    text = text_of(open_page(run))
+    assert "✖ Corrupt" in text
+    assert "Session 0001: Step 27 is the first that differs (proven); class: gradient" in text
+    assert "Session 0002: its result.json cannot be read." in text
+    assert "Band (26, 27]: found by sdc-bisect session 0001." in text_of(open_page(run, TIMELINE))
+
+
+def test_names_from_the_run_are_not_read_as_markdown(tmp_path: Path, open_page: Open) -> None:
+    run = corrupt_run(tmp_path / "run")
+    evil = "![x](http://example.com/x.png) <b> $a$ :red[r] [27]"
+    text = (run / "run.json").read_text()
+    (run / "run.json").write_text(text.replace(json.dumps(NAMES[1]), json.dumps(evil)))
+    app = open_page(run)
+    assert evil in text_of(app)
+    assert not any("](http" in str(table.value.to_dict()) for table in app.table)
+
+
+def test_timeline_of_a_corrupt_run(tmp_path: Path, open_page: Open) -> None:
+    app = open_page(corrupt_run(tmp_path / "run"), TIMELINE)
+    text = text_of(app)
+    assert "Band (20, 40]: last clean to first suspect or corrupt checkpoint." in text
+    assert "▲ suspect" in text
+    assert "10.1 MB" in text
+    assert len(app.get("vega_lite_chart")) == 3
+
+
+def test_a_deep_link_selects_the_step_and_the_layer(tmp_path: Path, open_page: Open) -> None:
+    run = corrupt_run(tmp_path / "run")
+    app = open_page(run, TIMELINE, step="27", layer=NAMES[1])
+    text = text_of(app)
+    assert app.number_input[0].value == 27
+    assert "Step 27" in [element.value for element in app.subheader]
+    facts = {k: str(v).replace("\\", "") for k, v in app.table[0].value.iloc[0].items()}
+    assert (facts["loss"], facts["gradient norm"]) == ("1.03704", "0.5")
+    assert (facts["duration (s)"], facts["tokens"]) == ("0.25", "1024")
+    assert len(app.get("vega_lite_chart")) == 4
+    assert "The violet line is the step." in text
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"step": "abc"}, {"step": "-3"}, {"step": "9" * 30}, {"layer": "no such"}, {"step": ""}],
+)
+def test_an_address_that_makes_no_sense_is_left_out(
+    tmp_path: Path, open_page: Open, query: dict[str, str]
+) -> None:
+    app = open_page(clean_run(tmp_path / "run"), TIMELINE, **query)
+    assert "Checkpoints" in text_of(app)
+    assert app.number_input[0].value is None
+
+
+def test_a_step_that_is_not_recorded_is_told(tmp_path: Path, open_page: Open) -> None:
+    app = open_page(clean_run(tmp_path / "run"), TIMELINE, step="999")
+    assert "Step 999 is not recorded; recorded is 1 to 40." in text_of(app)
+    app.segmented_control[0].set_value("± 50 steps").run()
+    assert "Step 999 is not recorded" in text_of(app)
+
+
+def test_values_that_are_no_numbers_are_counted(tmp_path: Path, open_page: Open) -> None:
+    run = clean_run(tmp_path / "run")
+    with Trace(run) as trace:
+        trace.row("steps", 41, loss=float("nan"), grad_norm=float("inf"))
+        trace.row("steps", 42, loss=float("nan"), grad_norm=0.0)
+    text = text_of(open_page(run, TIMELINE))
+    assert "training loss: 2 values NaN, the first at step 41" in text
+    assert "gradient norm: 1 value infinite, the first at step 41" in text
+    assert "gradient norm: 1 value zero or less, the first at step 42" in text
+
+
+def test_news_is_shown_when_the_page_runs_again(tmp_path: Path, open_page: Open) -> None:
+    run = clean_run(tmp_path / "run")
+    app = open_page(run)
+    assert "✔ Clean so far" in text_of(app)
+    with Trace(run) as trace:
+        trace.steps(41, 41)
+        trace.alert(41, text="changed")
+        trace.incident(41, 1, 41, proven=True)
+    app.run()
+    assert "✖ Corrupt" in text_of(app)
+    assert "newest step 41" in text_of(app)

@@ -1,0 +1,60 @@
+"""Starting the dashboard: uninstalled, without shadowing a package, without telemetry."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from hand_made import corrupt_run
+
+ROOT = Path(__file__).resolve().parents[2]
+APP = ROOT / "app"
+
+_RUN = """
+import sys
+from streamlit.testing.v1 import AppTest
+entry, run, home = sys.argv[1:]
+sys.argv = ["main.py", run]
+page = AppTest.from_file(entry, default_timeout=60).run()
+assert not page.exception, page.exception
+assert "Corrupt" in page.error[0].value, page.error
+for name in ("app", "forensics", "sdc_guard"):
+    assert sys.modules[name].__file__.startswith(home), sys.modules[name].__file__
+print("shown")
+"""
+
+
+def test_it_starts_where_the_packages_are_not_installed(tmp_path: Path) -> None:
+    home = tmp_path / "checkout"
+    for package in ("app", "forensics", "sdc_guard"):
+        shutil.copytree(ROOT / package, home / package)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run = corrupt_run(tmp_path / "run")
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, str(home / "app" / "main.py"), str(run), str(home)],
+        capture_output=True,
+        text=True,
+        cwd=elsewhere,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout.strip().endswith("shown"), done.stderr[-2000:]
+
+
+def test_no_file_beside_the_entry_script_shadows_a_module() -> None:
+    # Streamlit puts the folder of the entry script first on the path
+    names = {path.stem for path in APP.iterdir() if not path.name.startswith((".", "__"))}
+    assert not names & {*sys.stdlib_module_names, *packages_distributions()} - {"app"}
+    assert "pages" not in names
+
+
+def test_telemetry_is_off_and_no_button_leads_to_a_web_site() -> None:
+    config = tomllib.loads((APP / ".streamlit" / "config.toml").read_text())
+    assert config["browser"]["gatherUsageStats"] is False
+    assert config["client"]["toolbarMode"] == "minimal"
+    assert config["client"]["showErrorLinks"] is False
