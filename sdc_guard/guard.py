@@ -26,6 +26,7 @@ from .signals.capture import CaptureRequest
 from .signals.gradients import GradientCapture
 from .signals.shadow import LossFunction, ShadowPass
 from .signals.state import digest_state, state_tensors
+from .store.compactor import Compactor
 from .store.sealing import seal_run
 from .store.writer import Health, Writer
 
@@ -101,7 +102,9 @@ class Guard:
             self.run, model, optimizer, first_step, resume, self._shadow, shadow_every
         )
         self._place: Place = place
-        self._writer = Writer(self.run, place.rank, self.health)
+        self._compactor = Compactor(self.run)
+        on_segment = self._compactor.segment_published if place.rank == 0 else None
+        self._writer = Writer(self.run, place.rank, self.health, on_segment)
         layers = [layer for layer, _ in place.parameters]
         self._recorder = Recorder(self._writer, place.attempt, layers, self._on_alert)
         for kind, detail in place.events:
@@ -195,6 +198,7 @@ class Guard:
         with self._safely("closing"):
             self._drain(wait=True)
             self._writer.close()
+            self._compactor.wait()
             if self._place.rank == 0:
                 seal_run(self.run)
         atexit.unregister(self.close)

@@ -10,7 +10,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,12 +52,20 @@ class Writer:
         run: the run's folder; folders below it are made when first needed.
         rank: the only rank whose folder this process writes.
         health: where rows and troubles are counted.
+        on_segment: called in the writer's thread with the number of each segment of "steps".
     """
 
-    def __init__(self, run: Path, rank: int, health: Health) -> None:
+    def __init__(
+        self,
+        run: Path,
+        rank: int,
+        health: Health,
+        on_segment: Callable[[int], None] | None = None,
+    ) -> None:
         self._run = run
         self._rank = rank
         self._health = health
+        self._on_segment = on_segment
         self._queue: queue.Queue[_Rows | _Flush | None] = queue.Queue(QUEUE_LIMIT)
         self._backlog: dict[str, list[pa.RecordBatch]] = {}
         self._backlog_bytes = 0
@@ -166,15 +174,23 @@ class Writer:
         self._steps_waiting = 0
         for table in sorted(self._backlog):
             try:
-                self._publish(table, self._backlog[table])
+                number = self._publish(table, self._backlog[table])
             except Exception as error:  # noqa: BLE001 - because recording must outlive any of its troubles
                 self._health.trouble("recording", error)
                 continue
             batches = self._backlog.pop(table)
             self._backlog_bytes -= sum(batch.nbytes for batch in batches)
             self._health.written += sum(batch.num_rows for batch in batches)
+            if table == "steps" and self._on_segment is not None:
+                self._tell(self._on_segment, number)
 
-    def _publish(self, table: str, waiting: list[pa.RecordBatch]) -> None:
+    def _tell(self, on_segment: Callable[[int], None], number: int) -> None:
+        try:
+            on_segment(number)
+        except Exception as error:  # noqa: BLE001 - because recording must outlive any of its troubles
+            self._health.trouble("compacting", error)
+
+    def _publish(self, table: str, waiting: list[pa.RecordBatch]) -> int:
         folder = rank_folder(self._run, table, self._rank)
         folder.mkdir(parents=True, exist_ok=True)
         content = encode(pa.Table.from_batches(waiting, TABLES[table]))
@@ -186,7 +202,7 @@ class Writer:
         while True:
             try:
                 publish(segment_path(folder, number), write, replace=False)
-                return
+                return number
             except FileExistsError:  # another process, not quite dead, writes for this rank too
                 number += 1
 
