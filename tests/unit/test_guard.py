@@ -6,6 +6,7 @@ import copy
 import errno
 import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,16 @@ class Training:
             self.step()
 
 
+_GUARDS: list[Guard] = []
+
+
+@pytest.fixture(autouse=True)
+def _close_guards() -> Iterator[None]:
+    yield
+    while _GUARDS:
+        _GUARDS.pop().close()
+
+
 def guarded(folder: Path, **options: object) -> Training:
     training = Training()
     batch = (torch.ones(4, 8), torch.tensor([0, 1, 2, 3]))
@@ -57,6 +68,7 @@ def guarded(folder: Path, **options: object) -> Training:
         policy=options.pop("policy", "record"),
         **options,  # type: ignore[arg-type] # because the options of the tests are the guard's
     )
+    _GUARDS.append(training.guard)
     return training
 
 
