@@ -91,7 +91,8 @@ def words(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    return tensor.contiguous().reshape(-1).view(_INT_OF_SIZE[tensor.element_size()])
+    # integers first: copying a bool makes 1 of every other bit
+    return tensor.view(_INT_OF_SIZE[tensor.element_size()]).contiguous().reshape(-1)
 
 
 def _sums(tensor: torch.Tensor, offset: int) -> torch.Tensor:

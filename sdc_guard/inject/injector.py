@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..digest.reference import words
 from ..errors import InjectionError
+from .bits import flip_bit, size_of
 from .fault import SITES, Draw, Fault, InjectionRecord, Site
+from .journal import append_journal, read_journal
 
-JOURNAL = Path("inject") / "journal.jsonl"
+__all__ = ["Injector", "flip_bit", "read_journal"]
 
 
 class Injector:
@@ -30,6 +29,9 @@ class Injector:
         run: folder that keeps the journal; a fault that stands in it does not fire again, so a
             resumed run is not hit twice.
         first_step: number of the first step that this process runs.
+
+    Raises:
+        InjectionError: the run's journal is damaged.
     """
 
     def __init__(
@@ -46,7 +48,8 @@ class Injector:
         self._optimizer = optimizer
         self._seed = seed
         self._rank = int(os.environ.get("RANK", 0))
-        self._journal = Path(run) / JOURNAL
+        self._run = Path(run)
+        self._journal = read_journal(self._run)
         self._step = first_step
         self._plan: list[Fault] = []
         self._handles: list[Any] = [
@@ -58,12 +61,17 @@ class Injector:
         """Plan a fault.
 
         Raises:
-            InjectionError: no such site or tensor, or an index or bit out of range.
+            InjectionError: no such site or tensor, an index, bit or step out of range, or a fault
+                that is planned already and would be undone by its double.
         """
         if fault.site not in SITES:
             raise InjectionError(f"no site {fault.site!r}", next_step=f"one of {', '.join(SITES)}")
-        if fault.tensor is not None:
-            self._check(fault, self._parameter(fault.tensor))
+        if fault.step < 0:
+            raise InjectionError(f"no step {fault.step}", next_step="steps count from 0")
+        if fault in self._plan:
+            raise InjectionError(f"planned already: {fault}", next_step="give another index or bit")
+        name = self._name(fault)
+        self._check(fault, name, self._parameters[name])
         self._plan.append(fault)
         return self
 
@@ -85,39 +93,46 @@ class Injector:
         self._step += 1
 
     def _fire(self, fault: Fault) -> None:
-        draw = Draw(self._seed, fault.site, fault.step, self._rank)
-        name = fault.tensor or self._draw_tensor(draw)
-        tensor = self._tensor(fault.site, self._parameter(name))
-        index = draw.below(tensor.numel(), "index") if fault.index is None else fault.index
-        width = 8 * tensor.element_size()
+        draw, name = self._draw(fault), self._name(fault)
+        tensor = self._tensor(fault.site, self._parameters[name])
+        self._check(fault, name, tensor)
+        count, width = size_of(tensor)
+        index = draw.below(count, "index") if fault.index is None else fault.index
         bit = draw.below(width, "bit") if fault.bit is None else fault.bit
         before, after = flip_bit(tensor, index, bit)
         record = InjectionRecord(
             fault.site, fault.step, self._rank, self._seed, name, index, bit, before, after
         )
         self.records.append(record)
-        self._journal.parent.mkdir(parents=True, exist_ok=True)
-        with self._journal.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(record)) + "\n")
+        append_journal(self._run, record)
 
     def _fired_before(self, fault: Fault) -> bool:
+        """Whether another process fired it; what this one fires leaves the plan."""
         return any(
             (record.site, record.step, record.rank, record.seed)
             == (fault.site, fault.step, self._rank, self._seed)
             and fault.tensor in (None, record.tensor)
-            for record in read_journal(self._journal.parent.parent)
+            and fault.index in (None, record.index)
+            and fault.bit in (None, record.bit)
+            for record in self._journal
         )
 
-    def _draw_tensor(self, draw: Draw) -> str:
-        names = list(self._parameters)
-        return names[draw.by_size([self._parameters[n].numel() for n in names], "tensor")]
+    def _draw(self, fault: Fault) -> Draw:
+        return Draw(self._seed, fault.site, fault.step, self._rank)
 
-    def _parameter(self, name: str) -> torch.nn.Parameter:
-        if name not in self._parameters:
+    def _name(self, fault: Fault) -> str:
+        if fault.tensor is None:
+            names = list(self._parameters)
+            sizes = [self._parameters[name].numel() for name in names]
+            if not sum(sizes):
+                raise InjectionError("the model has no parameter to inject into")
+            return names[self._draw(fault).by_size(sizes, "tensor")]
+        if fault.tensor not in self._parameters:
             raise InjectionError(
-                f"no parameter named {name!r}", next_step=f"one of {', '.join(self._parameters)}"
+                f"no parameter named {fault.tensor!r}",
+                next_step=f"one of {', '.join(self._parameters)}",
             )
-        return self._parameters[name]
+        return fault.tensor
 
     def _tensor(self, site: Site, parameter: torch.nn.Parameter) -> torch.Tensor:
         if site == "weight":
@@ -127,49 +142,13 @@ class Injector:
             raise InjectionError(f"the optimizer keeps no {site} at step {self._step}")
         return value
 
-    def _check(self, fault: Fault, tensor: torch.Tensor) -> None:
-        if fault.index is not None and not 0 <= fault.index < tensor.numel():
+    def _check(self, fault: Fault, name: str, tensor: torch.Tensor) -> None:
+        count, width = size_of(tensor)
+        if not count:
+            raise InjectionError(f"{name} of shape {list(tensor.shape)} has no element")
+        if fault.index is not None and not 0 <= fault.index < count:
             raise InjectionError(
-                f"index {fault.index} is outside {fault.tensor} of shape {list(tensor.shape)}"
+                f"index {fault.index} is outside {name} of shape {list(tensor.shape)}"
             )
-        if fault.bit is not None and not 0 <= fault.bit < 8 * tensor.element_size():
-            raise InjectionError(f"bit {fault.bit} is outside {fault.tensor} of {tensor.dtype}")
-
-
-def flip_bit(tensor: torch.Tensor, index: int, bit: int) -> tuple[int, int]:
-    """Flip one bit in place, and read it back.
-
-    Args:
-        tensor: any strides; written through to its own memory.
-        index: element of the flattened tensor, row by row.
-        bit: 0 is the lowest.
-
-    Returns:
-        the element's bits before and after, unsigned.
-
-    Raises:
-        InjectionError: the element did not change as asked.
-    """
-    width = 8 * tensor.element_size()
-    mask = (1 << width) - 1
-    with torch.no_grad():
-        place = torch.unravel_index(torch.tensor(index), tensor.shape) if tensor.dim() else ()
-        element = tensor[place].reshape(1)
-        before = int(words(element)[0]) & mask
-        after = before ^ (1 << bit)
-        signed = after - (1 << width) if after >> (width - 1) and width > 8 else after
-        wanted = torch.tensor([signed], dtype=words(element).dtype, device=tensor.device)
-        tensor[place] = wanted.view(tensor.dtype)[0]
-        found = int(words(tensor[place].reshape(1))[0]) & mask
-    if found != after:
-        raise InjectionError(f"element {index} reads 0x{found:x} after writing 0x{after:x}")
-    return before, after
-
-
-def read_journal(run: Path) -> list[InjectionRecord]:
-    """The injections that a run's folder records, in order; empty when there are none."""
-    path = run / JOURNAL
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [InjectionRecord(**json.loads(line)) for line in lines]
+        if fault.bit is not None and not 0 <= fault.bit < width:
+            raise InjectionError(f"bit {fault.bit} is outside {name} of {tensor.dtype}")

@@ -9,6 +9,7 @@ import random
 import time
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,11 @@ def test_the_same_step_twice_keeps_both(tmp_path: Path) -> None:
     assert [found.manifest.attempt for found in checkpoints(tmp_path)] == [1, 2, 2]
     assert [found.folder for found in checkpoints(tmp_path)] == folders
     assert same(load_checkpoint(tmp_path), payloads[2])
+    times = [3.0, 2.0, 1.0]
+    for folder, created in zip(folders, times, strict=True):
+        replace(Manifest.read(folder), created=created).write(folder)
+    assert [found.folder for found in checkpoints(tmp_path)] == [folders[0], *folders[:0:-1]]
+    assert same(load_checkpoint(tmp_path), payloads[1])
 
 
 def test_checkpoints_of_superseded_attempts_are_passed_over(

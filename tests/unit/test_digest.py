@@ -82,6 +82,13 @@ def test_bool() -> None:
     assert digest_tensor(tensor) == numpy_digest(np.array([1, 0, 1, 1], dtype=np.uint8))
 
 
+def test_every_bit_of_a_bool_counts() -> None:
+    raw = torch.tensor([[1, 0], [2, 255]], dtype=torch.uint8)  # as a fault may leave them
+    damaged = raw.view(torch.bool)
+    assert digest_tensor(damaged) == numpy_digest(raw.numpy())
+    assert digest_tensor(damaged.t()) == numpy_digest(raw.numpy().T)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2, torch.int64])
 def test_is_read_row_by_row_whatever_the_strides(
     dtype: torch.dtype, rng: np.random.Generator
