@@ -124,11 +124,12 @@ def _x(overlay: Overlay, *, labels: bool = False) -> alt.X:
 def _panel(panel: Panel, overlay: Overlay) -> alt.LayerChart:
     scale = alt.Scale(type="log") if panel.log else alt.Scale(zero=False)
     y = alt.Y("value:Q", title=panel.title, scale=scale)
-    names = list(panel.lines)
+    lines = {name: line for name, line in panel.lines.items() if not line.empty}
+    names = list(lines)
     colour_scale = alt.Scale(domain=names, range=list(_LINES[: len(names)]))
     legend = alt.Legend(orient="top", title=None) if len(names) > 1 else None
     layers = _behind(overlay)
-    for name, line in panel.lines.items():
+    for name, line in lines.items():
         colour = alt.Color("curve:N", scale=colour_scale, legend=legend)
         few = len(line.points) <= 100
         layers.append(

@@ -47,7 +47,7 @@ def judge(
     proof = _proof(covered, incidents, checkpoints, results)
     doubts = _doubts(covered, incidents, checkpoints, results)
     if proof:
-        return Verdict("corrupt", "Corrupt: exact comparison found a change.", (*proof, *doubts))
+        return Verdict("corrupt", "Corrupt: an exact comparison found a change.", (*proof, *doubts))
     if doubts:
         headline = "Suspect: nothing is proven."
         return Verdict("suspect", headline, (*doubts, *_gaps(covered)))

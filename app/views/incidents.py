@@ -72,27 +72,26 @@ def incident_detail(reader: RunReader, incident: records.Incident) -> None:
         icon=":material/timeline:",
         query_params=where,
     )
-    st.table(
-        {
-            "step": [str(a.step) for a in alerts],
-            "layer": [plain(a.layer) or "–" for a in alerts],
-            "detector": [plain(a.detector) for a in alerts],
-            "tensor": [plain(a.detail.get("kind", "–")) for a in alerts],
-            "element": [plain(a.detail.get("index", "–")) for a in alerts],
-            "bits": [plain(bits_text(a.detail.get("bits"))) or "–" for a in alerts],
-            "before → after": [_change(a.detail) for a in alerts],
-            "score": [_score(a) for a in alerts],
-            "text": [plain(a.detail.get("text", "")) for a in alerts],
-        },
-        hide_index=True,
-    )
+    columns = {
+        "step": [str(a.step) for a in alerts],
+        "layer": [plain(a.layer) for a in alerts],
+        "detector": [plain(a.detector) for a in alerts],
+        "tensor": [plain(a.detail.get("kind", "")) for a in alerts],
+        "element": [plain(a.detail.get("index", "")) for a in alerts],
+        "bits": [plain(bits_text(a.detail.get("bits"))) for a in alerts],
+        "before → after": [_change(a.detail) for a in alerts],
+        "score": [_score(a) for a in alerts],
+        "text": [plain(a.detail.get("text", "")) for a in alerts],
+    }
+    # a statistic names no element: columns that say nothing here are left out
+    st.table({name: column for name, column in columns.items() if any(column)}, hide_index=True)
     if incident.alerts > len(alerts):
         st.caption(f"The first {len(alerts)} of {count(incident.alerts, 'alert')}.")
 
 
 def _change(detail: dict[str, object]) -> str:
     if "before" not in detail or "after" not in detail:
-        return "–"
+        return ""
     return f"{plain(detail['before'])} → {plain(detail['after'])}"
 
 

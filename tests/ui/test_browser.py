@@ -177,7 +177,7 @@ def test_the_incident_is_seen_while_the_training_runs_and_afterwards(
 def see_incident(page: Page, run: Path) -> None:
     """The page shows what was injected, as the injector recorded it."""
     fault = injected(run)
-    expect(page.get_by_text("✖ Corrupt: exact comparison found a change.")).to_be_visible()
+    expect(page.get_by_text("✖ Corrupt: an exact comparison found a change.")).to_be_visible()
     expect(page.get_by_text("Alerts of the incident opened at step 27")).to_be_visible()
     row = page.get_by_role("row").filter(has_text="carried_digest").last
     change = f"0x{fault['before']:08x} → 0x{fault['after']:08x}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from forensics.journal import Session
 from forensics.result import Result
+from sdc_guard.store.reader import RunReader
 
 MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
 TIMELINE = "views/timeline.py"
@@ -50,7 +52,7 @@ def test_incidents_of_a_corrupt_run(tmp_path: Path, open_page: Open) -> None:
     app = open_page(corrupt_run(tmp_path / "run"))
     text = text_of(app)
     assert len(app.error) == 1
-    assert "✖ Corrupt: exact comparison found a change." in text
+    assert "✖ Corrupt: an exact comparison found a change." in text
     assert "[27](timeline?step=27)" in text
     assert "✖ proven" in text
     assert "Alerts of the incident opened at step 27" in text
@@ -94,6 +96,7 @@ def test_statistics_alone_are_a_suspicion(tmp_path: Path, open_page: Open) -> No
     assert "▲ Suspect: nothing is proven." in text
     assert "▲ statistics only" in text
     assert "44 (limit 32)" in text
+    assert list(app.table[1].value) == ["step", "layer", "detector", "score", "text"]
 
 
 def test_nothing_recorded_yet_is_unknown(tmp_path: Path, open_page: Open) -> None:
@@ -168,7 +171,7 @@ def test_a_link_about_another_run_is_told(tmp_path: Path, open_page: Open) -> No
     assert "The link is about the run other; shown is run." in text_of(open_page(run, run="other"))
     app = open_page(run)
     assert not app.warning
-    assert app.query_params["run"] == ["run"]
+    assert app.query_params["run"] == "run"
 
 
 def test_results_of_bisection_are_shown(tmp_path: Path, open_page: Open) -> None:
@@ -257,3 +260,20 @@ def test_news_is_shown_when_the_page_runs_again(tmp_path: Path, open_page: Open)
     app.run()
     assert "✖ Corrupt" in text_of(app)
     assert "newest step 41" in text_of(app)
+
+
+def test_a_page_that_is_refreshed_many_times_keeps_one_reader(
+    tmp_path: Path, open_page: Open
+) -> None:
+    run = clean_run(tmp_path / "run")
+    app = open_page(run, TIMELINE)
+    kept = len(repr(app.session_state))
+    for step in range(41, 51):
+        with Trace(run) as trace:
+            trace.steps(step, step)
+        app.run()
+    assert f"newest step {step}" in text_of(app)
+    gc.collect()
+    readers = [x for x in gc.get_objects() if type(x) is RunReader and x.run == run]
+    assert len(readers) == 1
+    assert abs(len(repr(app.session_state)) - kept) < 10  # the number of the version shown
