@@ -223,6 +223,12 @@ def test_a_fault_fires_once_at_its_step(tmp_path: Path) -> None:
     assert read_journal(tmp_path) == [record]
 
 
+def test_a_fault_of_a_step_that_is_over_does_not_fire(tmp_path: Path) -> None:
+    training = Training(tmp_path, first_step=10)
+    training.injector.add(Fault("weight", 9))
+    assert [training.step() for _ in range(2)] == [0, 0]
+
+
 def test_only_the_named_bit_changes_before_the_forward_pass(tmp_path: Path) -> None:
     training = Training(tmp_path)
     training.injector.add(Fault("weight", 0, "0.weight", 7, 22))
@@ -307,16 +313,17 @@ def test_a_resumed_run_is_not_hit_twice(tmp_path: Path) -> None:
         first.injector.add(fault)
     assert [first.step() for _ in range(2)] == [0, 2]
     again = Training(tmp_path, first_step=1)
-    for fault in (*plan, Fault("weight", 1, "0.weight", 3, 5), Fault("exp_avg", 1, "0.weight")):
+    new = [Fault("weight", 1, "0.weight", 3, 5), Fault("weight", 1, "0.weight", 2, 4)]
+    for fault in (*plan, *new, Fault("exp_avg", 1, "0.weight")):
         again.injector.add(fault)
     with pytest.raises(InjectionError, match="keeps no exp_avg"):
         again.step()
-    assert [r.bit for r in again.injector.records] == [5]
+    assert [(r.index, r.bit) for r in again.injector.records] == [(3, 5), (2, 4)]
     assert [again.step() for _ in range(2)] == [0, 1]
     other_seed = Training(tmp_path, seed=6)
     other_seed.injector.add(plan[0])
     assert [other_seed.step() for _ in range(2)] == [0, 1]
-    assert len(read_journal(tmp_path)) == 5
+    assert len(read_journal(tmp_path)) == 6
 
 
 def test_ranks_are_hit_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
