@@ -45,10 +45,13 @@ class CaptureRequest:
             return
         for key in self.tensors:
             if key in tensors:
-                target = captured_path(run, key)
-                target.parent.mkdir(exist_ok=True)
-                content = words(tensors[key]).cpu().numpy().tobytes()
-                publish(target, lambda path, content=content: path.write_bytes(content))
+                _keep_one(captured_path(run, key), tensors[key])
+
+
+def _keep_one(target: Path, tensor: torch.Tensor) -> None:
+    target.parent.mkdir(exist_ok=True)
+    content = words(tensor).cpu().numpy().tobytes()
+    publish(target, lambda path: path.write_bytes(content))
 
 
 def captured_path(run: Path, key: Key) -> Path:

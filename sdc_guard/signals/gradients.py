@@ -37,7 +37,7 @@ class GradientCapture:
         self._measured: tuple[list[int], torch.Tensor] | None = None
         self.backwards = 0
         self._handles = [
-            parameter.register_post_accumulate_grad_hook(self._on_gradient)
+            parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call] # torch has no types here
             for _, parameter in parameters
             if parameter.requires_grad
         ]

@@ -58,7 +58,9 @@ class ShadowPass:
         return ShadowResult(losses, self.batch_hash, time.perf_counter() - started)
 
     def _loss_once(self, model: torch.nn.Module) -> torch.Tensor:
-        inner = model.module if hasattr(model, "module") else model
+        # not the wrapper of DistributedDataParallel: its forward talks to the other ranks
+        wrapped = getattr(model, "module", None)
+        inner = wrapped if isinstance(wrapped, torch.nn.Module) else model
         with restored(inner), torch.no_grad():
             inner.eval()
             return self._loss_fn(inner, self._batch).detach().to(torch.float64)
