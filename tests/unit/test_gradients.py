@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from sdc_guard.signals import gradients
 from sdc_guard.signals.gradients import MEASURES, GradientCapture, measure
 from sdc_guard.signals.state import model_layers
 
@@ -26,6 +30,18 @@ def taken(capture: GradientCapture) -> dict[int, dict[str, float]]:
     }
 
 
+def measured_of(gradient: torch.Tensor) -> list[float]:
+    """The five measures of one gradient."""
+    parameter = nn.Parameter(torch.zeros_like(gradient))
+    parameter.grad = gradient
+    model = nn.Module()
+    model.register_parameter("w", parameter)
+    measured = measure(model_layers(model))
+    assert measured is not None
+    row: list[float] = measured[1][0].tolist()
+    return row
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e30, 1e-30])
 def test_the_measures_are_those_of_float64(scale: float, rng: np.random.Generator) -> None:
     values = (rng.standard_normal(100_003) * scale).astype(np.float32)
@@ -42,6 +58,43 @@ def test_the_measures_are_those_of_float64(scale: float, rng: np.random.Generato
     assert largest == np.abs(exact).max()
     assert mean == pytest.approx(np.abs(exact).mean(), rel=1e-12)
     assert (nonfinite, zeros) == (0, 7)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100, 101])
+def test_the_internal_chunk_size_does_not_show(
+    chunk: int, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    monkeypatch.setattr(gradients, "_CHUNK", chunk)
+    exact = rng.standard_normal((10, 10))
+    exact[3, 3:5] = 0
+    norm, largest, mean, nonfinite, zeros = measured_of(torch.from_numpy(exact).t())
+    assert norm == pytest.approx(np.sqrt(np.square(exact).sum()), rel=1e-12)
+    assert (largest, nonfinite, zeros) == (np.abs(exact).max(), 0, 2)
+    assert mean == pytest.approx(np.abs(exact).mean(), rel=1e-12)
+    exact[9, 9] = np.nan
+    assert measured_of(torch.from_numpy(exact))[3] == 1
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn, torch.complex64],
+    ids=str,
+)
+def test_every_dtype_of_a_gradient(dtype: torch.dtype) -> None:
+    values = [0.5, -2.0, 0.0, 3.0]  # exact in every one of them
+    if dtype.is_complex:
+        gradient = torch.tensor([complex(3, 4), complex(0, 0)], dtype=dtype)
+        assert measured_of(gradient) == [5.0, 5.0, 2.5, 0, 1]
+        return
+    assert measured_of(torch.tensor(values).to(dtype)) == [
+        pytest.approx(np.sqrt(13.25), rel=1e-15), 3.0, 1.375, 0, 1,
+    ]  # fmt: skip
+
+
+def test_large_and_small_float64_gradients() -> None:
+    assert measured_of(torch.full((4,), 65504.0, dtype=torch.float16))[0] == 2 * 65504
+    assert measured_of(torch.full((4,), 3e38))[0] == 2 * float(np.float32(3e38))
+    assert measured_of(torch.empty(0)) == [0, 0, 0, 0, 0]
 
 
 def test_nonfinite_elements_are_counted() -> None:
@@ -118,6 +171,76 @@ def test_trouble_in_a_hook_is_told_and_does_not_reach_the_backward(
     assert [str(error) for _, error in troubles] == ["out of memory"]
     model(torch.ones(4, 3)).sum().backward()  # and the next backward is measured again
     assert capture.take() is not None
+
+
+class Failing(torch.autograd.Function):
+    """Passes its input on, and fails in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        raise MemoryError("out of memory")
+
+
+def test_a_backward_that_fails_half_way_does_not_end_the_measuring() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 1)})
+    capture, troubles = attach(model)
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            # the hooks of b fire, then the engine gives up
+            model["b"](Failing.apply(model["a"](torch.ones(1, 2)))).sum().backward()
+        assert capture.take() is None
+        model.zero_grad()
+        model["b"](model["a"](torch.ones(1, 2))).sum().backward()
+        assert capture.backwards == 1
+        assert list(taken(capture)) == [0, 1, 2, 3]
+    assert troubles == []
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpoints_give_the_values_of_the_whole_backward(reentrant: bool) -> None:
+    model = nn.ModuleDict({"shared": nn.Linear(3, 3), "head": nn.Linear(3, 1)})
+    capture, troubles = attach(model)
+    x = torch.randn(4, 3, requires_grad=True)
+    hidden = model["shared"](x)
+    hidden = checkpoint(model["shared"], hidden, use_reentrant=reentrant)
+    model["head"](model["shared"](hidden)).sum().backward()
+    assert capture.backwards == 1
+    for layer, row in taken(capture).items():
+        gradient = list(model.parameters())[layer].grad
+        assert gradient is not None
+        assert row["norm"] == pytest.approx(float(gradient.double().norm()), rel=1e-12)
+    assert troubles == []
+
+
+def test_an_engine_that_takes_no_callback_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(2, 2)
+    capture, troubles = attach(model)
+
+    class Engine:
+        def queue_callback(self, _: object) -> None:
+            raise RuntimeError("compiled autograd")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.autograd.Variable, "_execution_engine", Engine())
+        model.weight.grad = torch.ones(2, 2)
+        capture._on_gradient(model.weight)
+    assert [str(error) for _, error in troubles] == ["compiled autograd"]
+    model(torch.ones(1, 2)).sum().backward()
+    assert capture.take() is not None
+
+
+def test_zeros_are_not_missing() -> None:
+    model = nn.Linear(2, 2)
+    capture, _ = attach(model)
+    model(torch.ones(1, 2)).sum().backward()
+    capture.take()
+    model.zero_grad(set_to_none=False)
+    (model(torch.zeros(1, 2)) * 0).sum().backward()
+    assert {layer: row["zeros"] for layer, row in taken(capture).items()} == {0: 4, 1: 2}
 
 
 def test_only_its_own_hooks_are_removed() -> None:
