@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+from collections import UserDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -36,13 +38,36 @@ def fold(digests: torch.Tensor) -> int:
 
 
 def pinned(batch: Any) -> Any:
-    """A copy of a nested batch that shares no memory with it."""
+    """A copy of a nested batch that shares no memory with it.
+
+    Containers keep their type where it can be made anew from its items, tensors their dtype and
+    device. Other objects are copied by copy.deepcopy, or kept where that refuses.
+    """
     if isinstance(batch, torch.Tensor):
         return batch.detach().clone()
     if isinstance(batch, Mapping):
-        return {key: pinned(value) for key, value in batch.items()}
+        return _mapping(batch)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(pinned(item) for item in batch))
     if isinstance(batch, (list, tuple)):
-        return type(batch)(pinned(item) for item in batch)
-    return batch
+        items = [pinned(item) for item in batch]
+        try:
+            return type(batch)(items)
+        except Exception:  # noqa: BLE001 - because a class may be made from anything
+            return items if isinstance(batch, list) else tuple(items)
+    try:
+        return copy.deepcopy(batch)
+    except Exception:  # noqa: BLE001 - because an object may refuse in any way
+        return batch
+
+
+def _mapping(batch: Mapping[Any, Any]) -> Any:
+    items = {key: pinned(value) for key, value in batch.items()}
+    if type(batch) is dict or not isinstance(batch, (dict, UserDict)):
+        return items
+    try:
+        made = copy.copy(batch)  # not by its class: a default factory would be lost
+        made.update(items)
+    except Exception:  # noqa: BLE001 - because a class may refuse in any way
+        return items
+    return made

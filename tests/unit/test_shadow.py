@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict, deque
 
 import numpy as np
 import pytest
@@ -35,6 +36,71 @@ class Stateful(nn.Module):
         self.norm.train()  # even a model that flips its own modes
         noise = torch.rand(1) + random.random() + float(np.random.rand())
         return self.drop(self.frozen(self.norm(self.linear(x)))) * noise
+
+
+class Restless(nn.Module):
+    """Changes what hangs at it in place, wherever that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 1)
+        self.register_buffer("steps", torch.tensor(-0.0))
+        self.register_buffer("missing", None)
+        self.plain = torch.zeros(3, dtype=torch.bfloat16)
+        self.array = np.arange(3.0)
+        self.queue: deque[torch.Tensor] = deque([torch.ones(1)], maxlen=2)
+        self.counts: defaultdict[str, int] = defaultdict(int, a=1)
+        self.nested = {"list": [1, 2, (np.zeros(2), {"deep": torch.zeros(2)})]}
+        self.names = {"x"}
+        self.generator = torch.Generator().manual_seed(3)
+        self.python, self.numpy = random.Random(4), np.random.default_rng(5)
+        self.legacy = np.random.RandomState(6)
+        self.unregistered = [nn.BatchNorm1d(4)]
+        self.me = [self]
+        self.other = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 0.0  # −0 becomes 0: equal, but not the same bits
+        self.missing = torch.ones(2)
+        self.plain.add_(1)
+        self.array += 1
+        self.queue.extend([x, x])
+        self.counts["b"] += 1
+        self.counts.pop("a")
+        self.nested["list"][2][0][1] = 7  # type: ignore[index] # because its items differ
+        self.nested["list"][2][1]["deep"] += 1  # type: ignore[index] # because its items differ
+        self.nested["list"].append(3)
+        self.nested["new"] = []
+        self.names.add("y")
+        self.names.discard("x")
+        x = self.unregistered[0].train()(x)
+        self.other = nn.Linear(4, 4)
+        self.extra = nn.Linear(4, 4)
+        self.linear.weight = nn.Parameter(torch.zeros(1, 4))
+        self.register_buffer("late", torch.ones(1))
+        noise = torch.rand(1, generator=self.generator) + self.python.random()
+        return self.linear(x) + noise + self.numpy.random() + self.legacy.rand()
+
+    def everything(self) -> str:
+        """All of its state as text, bits of tensors included."""
+        torch.set_printoptions(precision=20)
+        try:
+            tensors = {
+                name: (id(value), value.tolist(), torch.signbit(value).tolist())
+                for name, value in [*self.named_buffers(), *self.named_parameters()]
+            }
+            parts = [
+                tensors, dict(self._buffers), self.plain, self.array, list(self.queue),
+                [id(item) for item in self.queue], list(self.counts.items()), self.nested,
+                sorted(self.names), self.generator.get_state().tolist(), self.python.getstate(),
+                self.numpy.bit_generator.state, self.legacy.get_state()[1].tolist(),
+                self.unregistered[0].state_dict(), self.unregistered[0].training,
+                [(name, id(module), module.training) for name, module in self.named_modules()],
+                sorted(vars(self)),
+            ]  # fmt: skip
+            return "\n".join(map(repr, parts))
+        finally:
+            torch.set_printoptions(profile="default")
 
 
 def loss_fn(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -73,6 +139,120 @@ def test_an_attribute_made_by_the_pass_is_gone_after_it() -> None:
     ShadowPass(torch.randn(8, 4), loss_fn)(model)
     assert not hasattr(model, "lazy")
     assert list(model.cache) == ["kept"]
+
+
+def test_what_hangs_at_a_module_is_put_back_from_the_inside() -> None:
+    model = Restless()
+    shadow = ShadowPass(torch.randn(8, 4), loss_fn)
+    objects = {name: id(value) for name, value in vars(model).items()}
+    before = model.everything()
+    result = shadow(model)
+    assert model.everything() == before
+    assert {name: id(value) for name, value in vars(model).items()} == objects
+    assert result.losses[0] == result.losses[1]
+
+
+def test_the_training_goes_on_as_if_nothing_had_been() -> None:
+    def trained(shadow: bool) -> list[float]:
+        torch.manual_seed(1)
+        random.seed(2)
+        np.random.seed(3)
+        model = Stateful()
+        optimizer = torch.optim.Adam(model.parameters())
+        evaluate = ShadowPass(torch.linspace(-1, 1, 32).reshape(8, 4), loss_fn)
+        losses = []
+        for _ in range(4):
+            loss = loss_fn(model, torch.randn(8, 4))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if shadow:
+                evaluate(model)
+            losses.append(loss.item())
+        return losses
+
+    assert trained(shadow=True) == trained(shadow=False)
+
+
+def test_a_class_that_merges_weights_in_eval_keeps_them_apart() -> None:
+    class Merging(nn.Linear):
+        def train(self, mode: bool = True) -> Merging:
+            if not mode:
+                with torch.no_grad():
+                    self.weight += 1
+            return super().train(mode)
+
+    model = nn.Sequential(Merging(4, 1), nn.Dropout())
+    weight = model[0].weight.clone()
+    ShadowPass(torch.ones(2, 4), loss_fn)(model)
+    assert torch.equal(model[0].weight, weight)
+
+
+def test_a_loss_function_may_take_its_batch_apart() -> None:
+    def greedy(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        labels = batch.pop("y")
+        batch["x"].mul_(2)
+        return (model(batch["x"]).flatten() - labels).square().mean()
+
+    model = nn.Linear(4, 1)
+    shadow = ShadowPass({"x": torch.ones(2, 4), "y": torch.ones(2)}, greedy)
+    first = shadow(model)
+    assert first.losses[0] == first.losses[1]
+    assert torch.equal(shadow(model).losses, first.losses)
+
+
+def test_a_model_with_an_attribute_named_module_is_evaluated_whole() -> None:
+    class Wrapping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(4, 4)
+            self.head = nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.module(x))
+
+    model = Wrapping()
+    batch = torch.ones(2, 4)
+    given: list[nn.Module] = []
+
+    def noting(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        given.append(model)
+        return loss_fn(model, batch)
+
+    shadow = ShadowPass(batch, noting)
+    assert shadow(model).losses[0] == loss_fn(model, batch).item()
+    shadow(nn.DataParallel(model))  # its wrapper is taken off
+    assert given == [model] * 4
+
+
+def test_one_thing_that_cannot_be_put_back_does_not_keep_the_others() -> None:
+    class Growing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("grows", torch.ones(2))
+            self.calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            self.grows.resize_(3)
+            return x * torch.rand(1)
+
+    model = Growing()
+    state = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="size"):
+        ShadowPass(torch.ones(2, 4), loss_fn)(model)
+    assert model.calls == 0
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_losses_are_exact() -> None:
+    model = nn.Linear(4, 1)
+    batch = torch.randn(3, 4)
+    losses = ShadowPass(batch, loss_fn)(model).losses
+    assert losses.dtype == torch.float64
+    assert not losses.requires_grad
+    assert losses[0] == loss_fn(model, batch).item()
 
 
 def test_the_batch_is_pinned() -> None:
