@@ -122,7 +122,7 @@ def _x(overlay: Overlay, *, labels: bool = False) -> alt.X:
 
 
 def _panel(panel: Panel, overlay: Overlay) -> alt.LayerChart:
-    scale = alt.Scale(type="log") if panel.log else alt.Scale(zero=False)
+    scale = alt.Scale(type="log", padding=6) if panel.log else alt.Scale(zero=False, padding=6)
     y = alt.Y("value:Q", title=panel.title, scale=scale)
     lines = {name: line for name, line in panel.lines.items() if not line.empty}
     names = list(lines)
