@@ -2,8 +2,9 @@
 
 Restored are each module's mode, its parameters and submodules by identity, its buffers by value
 and by identity, and its plain attributes: rebound ones, and what happened inside of lists,
-dictionaries, sets, deques, arrays, tensors and generators that hang there. Not seen are objects
-of other classes, and parameters that a forward pass writes to.
+dictionaries, sets, deques, arrays, tensors and generators that hang there. Of the parameters only
+those of embeddings with max_norm are put back by value; a pass that writes to others is an error.
+Not seen are objects of other classes.
 """
 
 from __future__ import annotations
@@ -49,13 +50,23 @@ class _Kept:
         modules = list(model.modules())
         # each object once, and alive: its id could come again otherwise
         self._seen: dict[int, Any] = {id(x): x for x in (*modules, *model.buffers())}
+        self._restored_parameters: set[int] = set()
         for module in modules:
             self._keep_module(module)
+        self._versions = [
+            (name, parameter, _version(parameter))
+            for name, parameter in model.named_parameters()
+            if id(parameter) not in self._restored_parameters
+        ]
         self._keep_generators(model)
 
     def put_back(self) -> None:
         """Undo everything; raises the first error only after the rest is done."""
-        errors = []
+        errors: list[Exception] = [
+            RuntimeError(f"the forward pass wrote to the parameter {name}")
+            for name, parameter, version in self._versions
+            if _version(parameter) != version
+        ]
         steps: list[Callable[[], object]] = [
             partial(_refill, *pair) for pair in self._containers if not _holds(*pair)
         ]
@@ -83,6 +94,11 @@ class _Kept:
         for buffer in module._buffers.values():
             if buffer is not None:
                 self._undo.append(_of_tensor(buffer, is_buffer=True))
+        if attributes.get("max_norm") is not None:  # an embedding that clips what it looks up
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    self._restored_parameters.add(id(parameter))
+                    self._undo.append(_of_tensor(parameter, is_buffer=True))
         for value in attributes.values():
             self._keep_value(value)
 

@@ -137,7 +137,7 @@ def fill_in(run: Path, missing: list[int], times: Counter[int], layers: Counter[
 
 
 def test_a_writer_a_sealer_and_two_readers_at_once(empty_run: Path) -> None:
-    steps = 400
+    steps = 250
     processes = {
         "one": start(READER, empty_run, steps - 1),
         "two": start(READER, empty_run, steps - 1),

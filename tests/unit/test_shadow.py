@@ -188,6 +188,30 @@ def test_a_class_that_merges_weights_in_eval_keeps_them_apart() -> None:
     assert torch.equal(model[0].weight, weight)
 
 
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_an_embedding_that_clips_its_rows_keeps_them(kind: type[nn.Module]) -> None:
+    model = kind(5, 4, max_norm=0.1)
+    assert isinstance(model.weight, nn.Parameter)
+    weight = model.weight.detach().clone()
+    ShadowPass(torch.tensor([[1, 2]]), loss_fn)(model)
+    assert torch.equal(model.weight, weight)
+    model(torch.tensor([[1, 2]]))
+    assert not torch.equal(model.weight, weight)
+
+
+def test_a_forward_that_writes_to_a_parameter_is_told() -> None:
+    class Clamping(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.weight.clamp_(-0.1, 0.1)
+            return super().forward(x)
+
+    model = nn.Sequential(Clamping(4, 1))
+    with pytest.raises(RuntimeError, match=r"wrote to the parameter 0\.weight"):
+        ShadowPass(torch.ones(2, 4), loss_fn)(model)
+    assert model.training
+
+
 def test_a_loss_function_may_take_its_batch_apart() -> None:
     def greedy(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         labels = batch.pop("y")

@@ -81,6 +81,15 @@ def test_a_reader_sees_a_resume_after_refresh(resumed: Path) -> None:
         assert reader.rows("SELECT step, attempt FROM steps ORDER BY step") == [(0, 1), (1, 1)]
 
 
+def test_a_run_started_over_holds_the_new_start_alone(resumed: Path) -> None:
+    RunFile.read(resumed).with_attempt(Attempt(4, 0, 3.0)).write(resumed)
+    writer = Writer(resumed, 0, Health())
+    writer.append("steps", attempt=4, step=[0, 1])
+    writer.close()
+    with RunReader(resumed) as reader:
+        assert reader.rows("SELECT step, attempt FROM steps ORDER BY step") == [(0, 4), (1, 4)]
+
+
 def test_the_last_step_of_all_is_seen(resumed: Path) -> None:
     writer = Writer(resumed, 0, Health())
     writer.append("steps", attempt=3, step=2**63 - 1)
