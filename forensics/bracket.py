@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from sdc_guard.errors import ArchiveIncomplete
+from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE, ArchiveIncomplete
 
 from .checkpoint import Checkpoint
 from .journal import Session
 from .oracles.judgement import Judgement, Oracle
-from .result import Result
-from .search import Verdict, bisect
+from .result import STORED_BYTES, Result
+from .search import Found, Verdict, bisect
 
 
 def find_bracket(
@@ -44,32 +44,70 @@ def find_bracket(
         return judgement.verdict
 
     found = bisect(len(candidates), judge)
+    if oracle.proves and found.first_corrupt is None and found.last_clean is not None:
+        # bytes rot singly: that the newest is clean says nothing of the others
+        found = _scan(len(candidates), judge, found)
     if found.last_clean is None and found.first_corrupt is None:
         reason = judgements[found.probes[0][0]].reason if found.probes else "there is none"
         raise ArchiveIncomplete(
             f"none of {len(candidates)} checkpoints can be judged: {reason}",
             next_step="see `sdc-bisect index`",
         )
+    return _result(candidates, oracle, found, judgements)
+
+
+def _scan(count: int, judge: Callable[[int], Verdict], found: Found) -> Found:
+    """Judge the checkpoints that the bisection left out, up to the first corrupt one."""
+    verdicts = dict(found.probes)
+    for place in range(count):
+        if place not in verdicts:
+            verdicts[place] = judge(place)
+        if verdicts[place] == "corrupt":
+            break
+    untestable = tuple(sorted(p for p, v in verdicts.items() if v == "untestable"))
+    corrupt = next((p for p in sorted(verdicts) if verdicts[p] == "corrupt"), None)
+    if corrupt is None:
+        return Found(found.last_clean, None, untestable, tuple(verdicts.items()))
+    before = [p for p, v in verdicts.items() if v == "clean" and p < corrupt]
+    return Found(max(before, default=None), corrupt, untestable, tuple(verdicts.items()))
+
+
+def _result(
+    candidates: Sequence[Checkpoint],
+    oracle: Oracle,
+    found: Found,
+    judgements: dict[int, Judgement],
+) -> Result:
     steps = [checkpoint.step for checkpoint in candidates]
     last_clean = None if found.last_clean is None else steps[found.last_clean]
     first_corrupt = None if found.first_corrupt is None else steps[found.first_corrupt]
-    gap = _gap(steps, last_clean, first_corrupt)
-    evidence = [judgements[found.first_corrupt].reason] if found.first_corrupt is not None else []
-    storage = found.first_corrupt is not None and judgements[found.first_corrupt].storage
+    evidence = _gap(steps, last_clean, first_corrupt)
+    exact = found.exact and not evidence
+    kind = unsettled = None
+    if found.first_corrupt is not None:
+        judgement = judgements[found.first_corrupt]
+        evidence.insert(0, judgement.reason)
+        kind = STORED_BYTES if judgement.stored_bytes else None
+    elif found.untestable and found.untestable[-1] > (found.last_clean or 0):
+        evidence.append(f"the newest cannot be judged: {judgements[found.untestable[-1]].reason}")
+        unsettled = EXIT_ARCHIVE_INCOMPLETE
+    else:
+        evidence.append(f"{len(found.probes)} of {len(candidates)} checkpoints judged")
     return Result(
         command="run",
         last_clean=last_clean,
         first_corrupt=first_corrupt,
-        exact=found.exact and not gap,
+        exact=exact,
         proven=oracle.proves and first_corrupt is not None,
         skipped=tuple(steps[place] for place in found.untestable),
-        kind="storage" if storage else None,
-        verdict="storage" if storage else None,
+        kind=kind,
+        verdict="undetermined" if kind else None,
         probes=tuple(
             {"step": steps[place], "verdict": verdict, "reason": judgements[place].reason}
             for place, verdict in found.probes
         ),
-        evidence=(*evidence, *gap),
+        evidence=tuple(evidence),
+        unsettled=unsettled,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+UNKNOWN_ATTEMPT = 0
 Status = Literal["untested", "clean", "suspect", "corrupt"]
 
 
@@ -19,7 +20,7 @@ class Checkpoint:
         format: name of the format.
         status: what its manifest says; "untested" without one.
         reasons: why it is not clean.
-        attempt: the attempt that wrote it; 0 when unknown.
+        attempt: the attempt that wrote it, or UNKNOWN_ATTEMPT.
         readable: False when its content cannot be judged (truncated, incomplete).
     """
 
@@ -28,7 +29,7 @@ class Checkpoint:
     format: str
     status: Status
     reasons: tuple[str, ...] = ()
-    attempt: int = 0
+    attempt: int = UNKNOWN_ATTEMPT
     readable: bool = True
 
     def as_dict(self) -> dict[str, Any]:

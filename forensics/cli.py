@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from sdc_guard.cli import OneLineErrors, json_option, json_text
-from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE, UsageError
+from sdc_guard.errors import (
+    EXIT_ARCHIVE_INCOMPLETE,
+    EXIT_RANGE_ONLY,
+    ArchiveIncomplete,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from sdc_guard.store.reader import RunReader
@@ -114,7 +120,9 @@ def run_command(
         candidates = _of_lineage(reader, attempt)
         session = Session.new(run)
         result = _search(candidates, judge, session)
-        session.finish({**result.as_dict(), "attempts": len(reader.run_file.attempts)})
+        result = _with_later_break(reader, result)
+        attempts = len(reader.run_file.attempts)
+        session.finish({**result.as_dict(), "attempts": attempts, "attempt": attempt})
     _answer(result, as_json)
 
 
@@ -144,27 +152,40 @@ def verify_command(
     """
     from .interval import asked
     from .journal import Session
+    from .oracles.trace import TraceOracle
+    from .result import STORED_BYTES
+    from .storage import storage_result
     from .verify import Verifier
 
     with _reader(run, attempt) as reader:
         resume = _resume(reader, command, recorded)
         candidates = _of_lineage(reader, attempt)
         if start is None:
-            bracket, interval = _bracket(reader, candidates)
+            if until is not None:
+                raise UsageError("--to needs --from", next_step="--from the step of a checkpoint")
+            bracket, interval = _bracket(reader, candidates, attempt)
         else:
-            bracket, interval = None, asked(candidates, start, until)
+            interval = asked(candidates, start, until)
+            bracket = _search([interval.start], TraceOracle(reader), None)
     if interval is None:
-        assert bracket is not None
+        _progress("nothing was replayed; --from STEP replays from that checkpoint all the same")
         _answer(bracket, as_json)
         return
     session = Session.new(run)
     verifier = Verifier(run, attempt, resume, session, _progress)
     result = verifier.verify(interval.start, interval.until, interval.earlier)
-    if bracket is not None and bracket.kind == "storage" and result.first_corrupt is None:
-        from .storage import storage_result
-
-        corrupt = next(item for item in candidates if item.step == bracket.first_corrupt)
-        result = storage_result(corrupt, interval.start.step, result)
+    if start is not None and bracket.first_corrupt is not None:
+        condition = f"on condition that checkpoint {start} is right, and it is not: "
+        result = replace(
+            result,
+            evidence=(condition + bracket.evidence[0], *result.evidence),
+            unsettled=EXIT_RANGE_ONLY,
+        )
+    elif bracket.kind == STORED_BYTES and result.first_corrupt is None:
+        corrupt = [item for item in candidates if item.step == bracket.first_corrupt]
+        if not corrupt:
+            raise ArchiveIncomplete(f"checkpoint {bracket.first_corrupt} is gone")
+        result = storage_result(corrupt[-1], interval.start.step, result)
     session.finish(result.as_dict())
     _answer(result, as_json)
 
@@ -233,16 +254,32 @@ def _search(candidates: Sequence[Checkpoint], oracle: Oracle, session: Session |
     return find_bracket(candidates, oracle, session, _progress)
 
 
-def _bracket(reader: RunReader, candidates: Sequence[Checkpoint]) -> tuple[Result, Interval | None]:
+def _with_later_break(reader: RunReader, result: Result) -> Result:
+    """Say so if the trace proves a change after the newest clean checkpoint."""
+    from .oracles.trace import breaks
+
+    later = [row for row in breaks(reader) if row[0] > (result.last_clean or 0)]
+    if result.first_corrupt is not None or not later:
+        return result
+    step, kind, name = later[0]
+    text = f"after it, {kind} {name} changed between step {step - 1} and step {step}: see verify"
+    return replace(result, evidence=(*result.evidence, text), unsettled=EXIT_RANGE_ONLY)
+
+
+def _bracket(
+    reader: RunReader, candidates: Sequence[Checkpoint], attempt: int | None
+) -> tuple[Result, Interval | None]:
     """The bracket to replay: the one found last, else the one that the trace shows."""
     from .interval import asked, from_bracket, newest_bracket
     from .journal import Session
-    from .oracles.trace import BREAKS, TraceOracle
+    from .oracles.trace import TraceOracle, breaks
     from .recorded import from_trace
     from .result import Result
 
-    known = newest_bracket(Session.all(reader.run), len(reader.run_file.attempts))
+    attempts = len(reader.run_file.attempts)
+    known = newest_bracket(Session.all(reader.run), attempts, attempt)
     if known is not None:
+        _progress(f"the bracket that run found: ({known['last_clean']}, {known['first_corrupt']}]")
         result = Result.of_bracket(known)
     else:
         result = _search(candidates, TraceOracle(reader), None)
@@ -251,7 +288,7 @@ def _bracket(reader: RunReader, candidates: Sequence[Checkpoint]) -> tuple[Resul
     if result.first_corrupt is not None:
         return result, from_bracket(candidates, result.last_clean, result.first_corrupt)
     # the training may have ended after the corruption and before its next checkpoint
-    later = [row[0] for row in reader.rows(BREAKS) if row[0] > (result.last_clean or 0)]
+    later = [step for step, _, _ in breaks(reader) if step > (result.last_clean or 0)]
     if later and result.last_clean is not None:
         return result, asked(candidates, result.last_clean, later[0])
     return result, None

@@ -23,7 +23,7 @@ class StepDifference:
 
     Attributes:
         step: the step.
-        batch, loss: whether the batch's hash, the loss differ.
+        batch, loss, lr: whether the batch's hash, the loss, the learning rate differ.
         gradients: names of layers whose gradient measures differ.
         before, after: state that differs before and after the optimizer's update.
     """
@@ -31,6 +31,7 @@ class StepDifference:
     step: int
     batch: bool
     loss: bool
+    lr: bool
     gradients: tuple[str, ...]
     before: tuple[TensorDifference, ...]
     after: tuple[TensorDifference, ...]
@@ -43,7 +44,7 @@ class Comparison:
     Attributes:
         steps: how many steps are in both.
         tensors: how many tensors per step are in both.
-        missing: steps of the interval that one of the two lacks.
+        missing: steps of the interval of which one of the two lacks the row or a digest.
         difference: the first step at which they differ, or None.
     """
 
@@ -51,13 +52,22 @@ class Comparison:
     last: int
     steps: int
     tensors: int
-    missing: int
+    missing: tuple[int, ...]
     difference: StepDifference | None
 
 
+# Steps of which both traces hold the row and every digest that the replay, which is whole, holds
 _STEPS_BOTH = """
-    SELECT count(DISTINCT s.step) FROM steps AS s JOIN other.steps AS o USING (step, rank)
-    WHERE step BETWEEN $first AND $last
+    SELECT DISTINCT s.step FROM steps AS s JOIN other.steps AS o USING (step, rank)
+    WHERE step BETWEEN $first AND $last AND step NOT IN (
+        SELECT o.step
+        FROM other.digests AS o JOIN other.layer_names AS m USING (layer)
+        LEFT JOIN layer_names AS n USING (name)
+        LEFT JOIN digests AS d
+            ON d.layer = n.layer AND d.step = o.step AND d.phase = o.phase
+            AND d.kind = o.kind AND d.rank = o.rank
+        WHERE d.h IS NULL
+    ) AND step IN (SELECT step FROM other.digests WHERE phase = 'after')
 """
 
 _TENSORS_BOTH = """
@@ -73,11 +83,11 @@ _TENSORS_BOTH = """
 # IS DISTINCT FROM, because NaN and NULL on both sides are equal here
 _STEP_ROWS = """
     SELECT step, bool_or(s.batch_hash IS DISTINCT FROM o.batch_hash),
-        bool_or(s.loss IS DISTINCT FROM o.loss)
+        bool_or(s.loss IS DISTINCT FROM o.loss), bool_or(s.lr IS DISTINCT FROM o.lr)
     FROM steps AS s JOIN other.steps AS o USING (step, rank)
     WHERE step BETWEEN $first AND $last
     GROUP BY step
-    HAVING bool_or((s.batch_hash, s.loss) IS DISTINCT FROM (o.batch_hash, o.loss))
+    HAVING bool_or((s.batch_hash, s.loss, s.lr) IS DISTINCT FROM (o.batch_hash, o.loss, o.lr))
 """
 
 _GRADIENTS = """
@@ -113,22 +123,22 @@ def compare(original: RunReader, replayed: RunReader, first: int, last: int) -> 
     """
     original.attach("other", replayed)
     span = {"first": first, "last": last}
-    steps = original.rows(_STEPS_BOTH, span)[0][0]
+    both = {row[0] for row in original.rows(_STEPS_BOTH, span)}
     tensors = original.rows(_TENSORS_BOTH, {"first": first})[0][0]
-    missing = last - first + 1 - steps
+    missing = tuple(step for step in range(first, last + 1) if step not in both)
     difference = _first_difference(original, span)
-    return Comparison(first, last, steps, tensors, missing, difference)
+    return Comparison(first, last, len(both), tensors, missing, difference)
 
 
 def _first_difference(reader: RunReader, span: dict[str, int]) -> StepDifference | None:
-    steps = {step: (batch, loss) for step, batch, loss in reader.rows(_STEP_ROWS, span)}
+    steps = {step: differ for step, *differ in reader.rows(_STEP_ROWS, span)}
     gradients = reader.rows(_GRADIENTS, span)
     digests = reader.rows(_DIGESTS, span)
     differing = [*steps, *(row[0] for row in gradients), *(row[0] for row in digests)]
     if not differing:
         return None
     step = min(differing)
-    batch, loss = steps.get(step, (False, False))
+    batch, loss, lr = steps.get(step, (False, False, False))
 
     def state(phase: str) -> tuple[TensorDifference, ...]:
         return tuple(
@@ -138,4 +148,4 @@ def _first_difference(reader: RunReader, span: dict[str, int]) -> StepDifference
         )
 
     names = tuple(dict.fromkeys(name for at, name in gradients if at == step))
-    return StepDifference(step, batch, loss, names, state("before"), state("after"))
+    return StepDifference(step, batch, loss, lr, names, state("before"), state("after"))

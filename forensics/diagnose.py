@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .compare import Comparison, StepDifference
+from .compare import StepDifference
 
 Class = Literal[
     "state at rest", "batch", "activation", "gradient", "optimizer update", "resume", "unknown"
@@ -36,6 +36,8 @@ def classify(found: StepDifference, tensors: int) -> Diagnosis:
             return Diagnosis("resume", f"{len(found.before)} of {tensors} tensors differ at once")
         names = ", ".join(f"{item.kind} {item.name}" for item in found.before[:3])
         return Diagnosis("state at rest", f"{names} differed before the update of the step")
+    if found.lr:
+        return Diagnosis("resume", "the learning rate was another one")
     if found.batch:
         return Diagnosis("batch", "the batch was another one")
     if found.loss:
@@ -44,23 +46,10 @@ def classify(found: StepDifference, tensors: int) -> Diagnosis:
         text = f"the loss was equal, the gradients of {len(found.gradients)} layers were not"
         return Diagnosis("gradient", text)
     if found.after:
-        text = f"the gradients were equal, {len(found.after)} tensors were not after the update"
+        text = "the gradients at the end of the backward were equal, "
+        text = f"{text}{len(found.after)} tensors after the update were not"
         return Diagnosis("optimizer update", text)
     return Diagnosis("unknown", "only the recorded rows differ")
-
-
-def could_be_environment(comparison: Comparison, diagnosis: Diagnosis) -> bool:
-    """Whether another environment explains the difference as well.
-
-    It would show at the first replayed step, and not as state that differs before anything
-    was computed.
-    """
-    found = comparison.difference
-    return (
-        found is not None
-        and found.step == comparison.first
-        and diagnosis.kind not in ("state at rest",)
-    )
 
 
 def verdict(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sdc_guard.errors import ArchiveIncomplete, RunNotFound
 
-from .checkpoint import Checkpoint
+from .checkpoint import UNKNOWN_ATTEMPT, Checkpoint
 from .readers import guard_archive, torch_zip
 
 
@@ -42,7 +42,8 @@ def in_lineage(
     return [
         checkpoint
         for checkpoint in found
-        if any(
+        if checkpoint.attempt == UNKNOWN_ATTEMPT
+        or any(
             checkpoint.attempt == attempt and first <= checkpoint.step < end
             for attempt, first, end in spans
         )

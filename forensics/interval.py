@@ -21,19 +21,22 @@ class Interval:
     earlier: Checkpoint | None
 
 
-def newest_bracket(sessions: Sequence[Session], attempts: int) -> dict[str, Any] | None:
-    """The result of the newest `run` that found a bracket, if the run has not started since.
+def newest_bracket(
+    sessions: Sequence[Session], attempts: int, attempt: int | None
+) -> dict[str, Any] | None:
+    """The result of the newest `run`, if it found a bracket in the run as it is now.
 
     Args:
         sessions: of the run, oldest first.
         attempts: how often the run was started by now.
+        attempt: the attempt that is looked at, None for the newest.
     """
     for session in reversed(sessions):
         result = session.result()
-        if result is None or result.get("first_corrupt") is None:
+        if result is None or not str(result["schema"]["name"]).endswith(".run"):
             continue
-        if str(result["schema"]["name"]).endswith(".run") and result.get("attempts") == attempts:
-            return result
+        about_this = (result.get("attempts"), result.get("attempt")) == (attempts, attempt)
+        return result if about_this and result["first_corrupt"] is not None else None
     return None
 
 

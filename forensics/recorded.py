@@ -8,7 +8,7 @@ from sdc_guard.digest import SingleChange
 from sdc_guard.store.reader import RunReader
 
 from .locate import LocatedTensor
-from .oracles.trace import BREAKS
+from .oracles.trace import breaks
 from .result import Result
 
 _ALERTS = """
@@ -23,17 +23,17 @@ def from_trace(reader: RunReader) -> Result | None:
     Element and bits are those that the guard solved when it raised the alert. Without a replay
     the cause stays undetermined.
     """
-    breaks = reader.rows(BREAKS)
-    if not breaks:
+    found = breaks(reader)
+    if not found:
         return None
-    step = breaks[0][0]
+    step = found[0][0]
     dtypes = {layer.name: layer.dtype for layer in reader.run_file.layers}
     solved = {
         (kind, name): _change(detail) for kind, name, detail in reader.rows(_ALERTS, {"step": step})
     }
     tensors = tuple(
         LocatedTensor(kind, name, solved.get((kind, name)), dtypes[name])
-        for at, kind, name in breaks
+        for at, kind, name in found
         if at == step
     )
     return Result(

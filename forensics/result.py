@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sdc_guard.errors import EXIT_RANGE_ONLY
@@ -11,6 +11,7 @@ from .locate import LocatedTensor
 
 EXIT_CLEAN = 0
 EXIT_LOCATED = 1
+STORED_BYTES = "stored bytes"  # class of a fault that is in the checkpoint's file alone
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Result:
         rank: the rank it happened on, or None when unknown.
         probes: each judging: {step, verdict, reason}.
         evidence: sentences that the verdict rests on.
+        unsettled: the exit code when nothing corrupt was found, but not everything is clean;
+            None when it is.
     """
 
     command: str
@@ -45,7 +48,8 @@ class Result:
     verdict: str | None = None
     rank: int | None = None
     probes: tuple[dict[str, Any], ...] = ()
-    evidence: tuple[str, ...] = field(default=())
+    evidence: tuple[str, ...] = ()
+    unsettled: int | None = None
 
     @classmethod
     def of_bracket(cls, stored: dict[str, Any]) -> Result:
@@ -67,8 +71,7 @@ class Result:
     def exit_code(self) -> int:
         """The exit code of `sdc-bisect`."""
         if self.first_corrupt is None:
-            compared_all = self.command == "run" or self.exact
-            return EXIT_CLEAN if compared_all else EXIT_RANGE_ONLY
+            return EXIT_CLEAN if self.unsettled is None else self.unsettled
         return EXIT_LOCATED if self.exact else EXIT_RANGE_ONLY
 
     def as_dict(self) -> dict[str, Any]:

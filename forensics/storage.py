@@ -8,11 +8,15 @@ from sdc_guard.archive.torch_file import read_torch_file
 
 from .checkpoint import Checkpoint
 from .locate import LocatedTensor
-from .result import Result
+from .result import STORED_BYTES, Result
 
 
 def storage_result(corrupt: Checkpoint, last_clean: int, replayed: Result) -> Result:
     """The answer when the training replays bit for bit and only the stored bytes are wrong.
+
+    The file carries checksums of what was written. Where one fails, the bytes changed on the
+    disk or on their way to it: storage. Where all hold, wrong bytes were written: they changed in
+    memory after the step, or before the checksum was taken; which, nobody can tell any more.
 
     Args:
         corrupt: the checkpoint.
@@ -38,7 +42,7 @@ def storage_result(corrupt: Checkpoint, last_clean: int, replayed: Result) -> Re
         exact=replayed.exact,
         proven=True,
         tensors=tensors,
-        kind="storage",
-        verdict="storage",
+        kind=STORED_BYTES,
+        verdict="storage" if check.crc else "undetermined",
         evidence=(*replayed.evidence, *check.reasons()),
     )

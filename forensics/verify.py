@@ -10,16 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sdc_guard.errors import ArchiveIncomplete, NotReproducible
+from sdc_guard.errors import EXIT_RANGE_ONLY, ArchiveIncomplete, NotReproducible
 from sdc_guard.signals.capture import CaptureRequest
 from sdc_guard.signals.environment import differences
 from sdc_guard.store.reader import RunReader
 
 from .checkpoint import Checkpoint
 from .compare import Comparison, StepDifference, compare
-from .diagnose import classify, could_be_environment, environment_note, verdict
+from .diagnose import Diagnosis, classify, environment_note, verdict
 from .journal import Session
 from .locate import LocatedTensor, locate
+from .oracles.trace import breaks
 from .replay import ResumeCommand, replay
 from .result import Result
 
@@ -50,8 +51,9 @@ class Verifier:
         Args:
             start: a clean checkpoint.
             until: the last step to compare.
-            earlier: the clean checkpoint before `start`, for the calibration that a difference
-                at the very first replayed step asks for; None when there is none.
+            earlier: the clean checkpoint before `start`, or None. A difference in what is
+                computed is believed when replays from both checkpoints show the same: an inexact
+                resume depends on where it begins, a fault of the run does not.
 
         Raises:
             CommandFailed: the resume command fails or records nothing.
@@ -66,16 +68,15 @@ class Verifier:
         found = comparison.difference
         diagnosis = classify(found, comparison.tensors)
         self.tell(f"first difference at step {found.step}: {diagnosis.kind}, {diagnosis.text}")
-        if diagnosis.kind == "resume":
+        if diagnosis.kind == "resume" or (found.before and not self._broke(found)):
             raise NotReproducible(
-                f"the resume does not restore the state: {diagnosis.text}",
+                f"the resume does not restore what the run had: {diagnosis.text}",
                 where=str(start.path),
-                next_step="restore model, optimizer, generators and data position",
+                next_step="restore model, optimizer, scheduler, generators and data position",
             )
-        if could_be_environment(comparison, diagnosis):
-            self._calibrate(earlier, start, folder)
-        tensors = self._locate(start, found, folder)
-        return self._located(start, found, tensors, folder)
+        second = self._confirm(start, earlier, found, folder)
+        tensors = self._locate(found, second)
+        return self._located(start, earlier, comparison, diagnosis, tensors)
 
     def _replay(
         self, name: str, start: Checkpoint, until: int, capture: CaptureRequest | None = None
@@ -99,87 +100,124 @@ class Verifier:
         return RunReader(self.run, attempt=self.attempt)
 
     def _equal(self, start: Checkpoint, until: int, comparison: Comparison) -> Result:
-        text = (
+        evidence = [
             f"{comparison.steps} steps replayed, {comparison.tensors} tensors a step "
             "equal the trace, bit for bit"
-        )
-        evidence = [text]
-        if comparison.missing:
-            evidence.append(f"{comparison.missing} steps of the interval are not in both traces")
+        ]
+        missing = comparison.missing
+        if missing:
+            evidence.append(
+                f"not compared: {len(missing)} steps from {missing[0]} to {missing[-1]}, "
+                "whose record is incomplete"
+            )
         return Result(
             command="verify",
-            last_clean=until if not comparison.missing else start.step,
+            last_clean=missing[0] - 1 if missing else until,
             first_corrupt=None,
-            exact=not comparison.missing,
-            proven=not comparison.missing,
+            exact=not missing,
+            proven=not missing,
             evidence=tuple(evidence),
+            unsettled=EXIT_RANGE_ONLY if missing else None,
         )
 
-    def _calibrate(self, earlier: Checkpoint | None, start: Checkpoint, folder: Path) -> None:
-        """Prove on the interval before that this environment reproduces the run at all."""
-        with self._original() as original, RunReader(folder) as replayed:
-            before = original.run_file.environment(self.attempt)
-            now = replayed.run_file.environment()
-        note = environment_note(differences(before, now))
-        if earlier is None:
-            raise NotReproducible(
-                "the first replayed step differs, and there is no earlier clean checkpoint to "
-                f"tell a fault from another environment; {note}",
-                where=str(start.path),
-            )
-        calibration = self._replay("calibration", earlier, start.step)
-        if self._compare(calibration, earlier.step + 1, start.step).difference is not None:
-            raise NotReproducible(
-                f"a clean interval, steps {earlier.step + 1} to {start.step}, does not replay to "
-                f"the same bits here: {note}",
-                where=str(earlier.path),
-                next_step="replay with the run's threads, devices and versions",
-            )
+    def _broke(self, found: StepDifference) -> bool:
+        """Whether the run itself, without any replay, shows the change of state."""
+        with self._original() as original:
+            changed = set(breaks(original))
+        return all((found.step, item.kind, item.name) in changed for item in found.before)
 
-    def _locate(
-        self, start: Checkpoint, found: StepDifference, first_replay: Path
-    ) -> list[LocatedTensor]:
-        phase = "before" if found.before else "after"
-        differing = (found.before or found.after)[:MOST_TENSORS]
+    def _confirm(
+        self,
+        start: Checkpoint,
+        earlier: Checkpoint | None,
+        found: StepDifference,
+        first_replay: Path,
+    ) -> Path:
+        """Replay once more, keeping the tensors that differ; both replays must agree."""
         with RunReader(first_replay) as reader:
             numbers = {layer.name: layer.id for layer in reader.run_file.layers}
+        differing = (found.before or found.after)[:MOST_TENSORS]
         keys = tuple((item.kind, numbers[item.name]) for item in differing)
-        capture = CaptureRequest(found.step, phase, keys)
-        second = self._replay("replay-2", start, found.step, capture)
+        capture = CaptureRequest(found.step, "before" if found.before else "after", keys)
+        origin = start if found.before or earlier is None else earlier
+        second = self._replay("replay-2", origin, found.step, capture)
+        if origin is not start:
+            self._same_from(origin, start, found, second)
         with RunReader(first_replay) as one, RunReader(second) as two:
-            again = compare(one, two, start.step + 1, found.step)
-        if again.difference is not None:
+            again = compare(one, two, start.step + 1, found.step).difference
+        if again is not None:
             raise NotReproducible(
-                f"two replays of the same steps differ from each other at step "
-                f"{again.difference.step}",
+                f"two replays of the same steps differ from each other at step {again.step}",
                 where=str(start.path),
                 next_step="make the script deterministic: seeds, generators, data order, kernels",
             )
+        return second
+
+    def _same_from(
+        self, origin: Checkpoint, start: Checkpoint, found: StepDifference, second: Path
+    ) -> None:
+        """The replay from the earlier checkpoint must differ from the run at the same step."""
+        difference = self._compare(second, origin.step + 1, found.step).difference
+        if difference is not None and difference.step == found.step:
+            return
+        with self._original() as original, RunReader(second) as replayed:
+            before = original.run_file.environment(self.attempt)
+            note = environment_note(differences(before, replayed.run_file.environment()))
+        what = classify(found, 10**9).text
+        if difference is None:
+            text = f"step {found.step} replays as recorded from step {origin.step}, and not from"
+            text = f"{text} step {start.step} ({what}): the resume depends on where it begins"
+        else:
+            text = f"a clean interval, steps {origin.step + 1} to {difference.step}, does not"
+            text = f"{text} replay to the same bits ({what}); {note}"
+        raise NotReproducible(
+            text,
+            where=str(start.path),
+            next_step="restore generators, scheduler and data position; same threads and devices",
+        )
+
+    def _locate(self, found: StepDifference, second: Path) -> list[LocatedTensor]:
+        phase = "before" if found.before else "after"
+        differing = (found.before or found.after)[:MOST_TENSORS]
         with self._original() as original, RunReader(second) as replayed:
             return [locate(original, replayed, found.step, phase, item) for item in differing]
 
     def _located(
-        self, start: Checkpoint, found: StepDifference, tensors: list[LocatedTensor], folder: Path
+        self,
+        start: Checkpoint,
+        earlier: Checkpoint | None,
+        comparison: Comparison,
+        diagnosis: Diagnosis,
+        tensors: list[LocatedTensor],
     ) -> Result:
-        with self._original() as original, RunReader(folder) as replayed:
-            steps = replayed.rows("SELECT count(*) FROM steps WHERE step < $s", {"s": found.step})
-            diagnosis = classify(found, 10**9)
+        found = comparison.difference
+        assert found is not None
+        with self._original() as original, RunReader(self.session.folder / "replay-2") as replayed:
             before = original.run_file.environment(self.attempt)
             rung, why = verdict(before, replayed.run_file.environment())
         if diagnosis.kind == "batch":
             rung, why = "data or software", "the batches differ before anything is computed"
-        ranks = {item.rank for item in (found.before or found.after)}
-        evidence = [f"{steps[0][0]} steps before it replay bit for bit", diagnosis.text, why]
+        gaps = [step for step in comparison.missing if step < found.step]
+        whole = not gaps and (bool(found.before) or found.step not in comparison.missing)
+        confirmed = bool(found.before) or earlier is not None
+        evidence = [f"{found.step - start.step - 1} steps before it replay bit for bit"]
+        if not whole:
+            evidence = ["the record of these steps is incomplete: the fault may lie before"]
+        evidence += [diagnosis.text, why]
+        if not confirmed:
+            rung = "undetermined"
+            evidence.append("one checkpoint to replay from: an inexact resume is not excluded")
         if any(tensor.change for tensor in tensors):
             evidence.append("element and bits reproduce the recorded 64-bit digest exactly")
+        ranks = {item.rank for item in (found.before or found.after)}
         return Result(
             command="verify",
-            last_clean=found.step - 1,
+            last_clean=found.step - 1 if whole else start.step,
             first_corrupt=found.step,
-            exact=True,
-            proven=True,
+            exact=whole,
+            proven=whole and confirmed,
             tensors=tuple(tensors),
-            kind=diagnosis.kind,
+            kind=diagnosis.kind if whole else "unknown",
             verdict=rung,
             rank=ranks.pop() if len(ranks) == 1 else None,
             evidence=tuple(evidence),

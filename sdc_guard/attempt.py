@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from dataclasses import dataclass, replace
@@ -16,9 +17,11 @@ from .detect.alert import Alert
 from .errors import RunNotFound, UsageError
 from .signals.environment import differences, environment_fingerprint
 from .signals.shadow import ShadowPass
-from .signals.state import model_layers
+from .signals.state import model_layers, written_by_forward
 from .store.reader import RunReader
 from .store.run_file import Attempt, Layer, RunFile, merge_layers
+
+_log = logging.getLogger("sdc_guard")
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,19 @@ def register_attempt(
         now = now.with_attempt(Attempt(number, first_step, time.time(), environment))
         now.write(run)
     now = _from_rank_0(now if rank == 0 else None)
+    if before and before.attempts and first_step <= before.attempts[0].first_step:
+        _log.warning(
+            "SDC Guard: %s holds a run already; starting at step %d supersedes it. After a "
+            "resume give Guard(first_step=...), for a new run another folder",
+            run,
+            first_step,
+        )
     numbers = {layer.name: layer for layer in now.layers}
     return Place(
         rank=rank,
         attempt=now.attempts[-1].attempt,
         parameters=[(numbers[layer.name], parameter) for layer, parameter in found],
-        events=_events(before, now.attempts[-1]),
+        events=[*_events(before, now.attempts[-1]), *_not_carried(model)],
         inherited=_inherited(run, first_step) if before else None,
         owner=os.getpid(),
     )
@@ -129,6 +139,11 @@ def _events(before: RunFile | None, attempt: Attempt) -> list[tuple[str, str]]:
     if changed:
         events.append(("environment change", json.dumps(changed)))
     return events
+
+
+def _not_carried(model: torch.nn.Module) -> list[tuple[str, str]]:
+    names = written_by_forward(model)
+    return [("not carried", json.dumps({"written by forward": names}))] if names else []
 
 
 def _inherited(run: Path, first_step: int) -> Alert | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,13 +27,19 @@ class OneLineErrors(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except SdcGuardError as error:
+        except (SdcGuardError, OSError) as raised:
+            error = raised if isinstance(raised, SdcGuardError) else _of_system(raised)
             if ctx.meta.get("json"):
                 schema = f"{self.name}.{ctx.invoked_subcommand}"
                 click.echo(json_text(schema, error=error.as_dict()))
             else:
                 click.echo(f"{self.name}: {error}", err=True)
             ctx.exit(error.exit_code)
+
+
+def _of_system(error: OSError) -> SdcGuardError:
+    """A full disk, a missing permission: the system's own words, and the file."""
+    return UsageError(error.strerror or str(error), where=str(error.filename or ""))
 
 
 def json_text(name: str | None, **content: Any) -> str:
@@ -116,10 +121,9 @@ def dashboard(run: Path, port: int) -> None:
     command += ["--server.address", "127.0.0.1", "--server.port", str(port)]
     command += ["--browser.gatherUsageStats", "false", "--server.headless", "true"]
     click.echo(f"http://127.0.0.1:{port}  (Ctrl-C ends it)")
-    try:
-        sys.exit(subprocess.run([*command, "--", str(run)], check=False).returncode)
-    except KeyboardInterrupt:
-        sys.exit(0)
+    sys.stdout.flush()
+    # in place of this process, so that whoever ends it ends the server
+    os.execv(sys.executable, [*command, "--", str(run)])
 
 
 @main.command()

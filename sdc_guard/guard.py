@@ -25,7 +25,7 @@ from .signals.batch import batch_digest, tensors_of
 from .signals.capture import CaptureRequest
 from .signals.gradients import GradientCapture
 from .signals.shadow import LossFunction, ShadowPass
-from .signals.state import digest_state, state_tensors
+from .signals.state import digest_state, state_tensors, written_by_forward
 from .store.compactor import Compactor
 from .store.sealing import seal_run
 from .store.writer import Health, Writer
@@ -102,6 +102,8 @@ class Guard:
             self.run, model, optimizer, first_step, resume, self._shadow, shadow_every
         )
         self._place: Place = place
+        written = set(written_by_forward(model))
+        self._written_by_forward = [x.id for x, _ in place.parameters if x.name in written]
         self._compactor = Compactor(self.run)
         on_segment = self._compactor.segment_published if place.rank == 0 else None
         self._writer = Writer(self.run, place.rank, self.health, on_segment)
@@ -170,14 +172,19 @@ class Guard:
                 name: value.state_dict() if hasattr(value, "state_dict") else value
                 for name, value in objects.items()
             }
-            state = state_tensors(self._place.parameters, self._optimizer)
+            state = self._state()
             expected = expected_digests(
                 payload, state, self._recorder.recorded(), self._place.layer_names
             )
             folder, manifest = save_checkpoint(
-                self.run / "archive", step, self._place.attempt, payload, expected,
+                self.run / "archive",
+                step,
+                self._place.attempt,
+                payload,
+                expected,
                 self._doubts(step),
-            )  # fmt: skip
+                trace_step=self._step - 1 if self._stepped else step,
+            )
             self._record_checkpoint(folder, manifest)
             return folder
         return None
@@ -209,6 +216,13 @@ class Guard:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _state(self) -> dict[Key, torch.Tensor]:
+        """The tensors whose bits are carried from step to step."""
+        tensors = state_tensors(self._place.parameters, self._optimizer)
+        for layer in self._written_by_forward:
+            tensors.pop(("param", layer), None)
+        return tensors
+
     def _safely(self, where: str) -> _Safely:
         return _Safely(self.health, where)
 
@@ -216,7 +230,7 @@ class Guard:
         if self._place.owner != os.getpid():
             return  # a forked or copied process records nothing into this run
         with self._safely("recording a step"):
-            live = state_tensors(self._place.parameters, self._optimizer)
+            live = self._state()
             if self._capture:
                 self._capture.keep(self.run, self._step, "before", live)
             self._pending.append(self._evidence_before(live))
@@ -231,17 +245,23 @@ class Guard:
     def _after_step(self, *_: Any) -> None:
         if self._place.owner != os.getpid():
             return
+        recorded = False
         with self._safely("recording a step"):
-            live = state_tensors(self._place.parameters, self._optimizer)
+            live = self._state()
             if self._capture:
                 self._capture.keep(self.run, self._step, "after", live)
             digests = digest_state(live)
-            shadow = self._shadow_result()
+            shadow = None
+            with self._safely("the shadow pass"):
+                shadow = self._shadow_result()
             losses = None if shadow is None else HostCopy(shadow.losses)
             self._pending.append(
                 AfterStep(self._step, digests, HostCopy(digests.rows), shadow, losses)
             )
             self._drain()
+            recorded = True
+        if not recorded:
+            self._recorder.forget_state()  # the next step has nothing true to be compared with
         self._step += 1
         self._stepped = True
 
@@ -282,7 +302,7 @@ class Guard:
             if isinstance(evidence, AfterStep):
                 self._recorder.after_step(evidence)
             else:
-                tensors = live or state_tensors(self._place.parameters, self._optimizer)
+                tensors = live or self._state()
                 self._recorder.before_step(evidence, tensors)
 
     def _on_alert(self, alert: Alert) -> None:
@@ -304,8 +324,10 @@ class Guard:
                 f"labelled step {step}, but the trace is at step {newest}: "
                 f"give Guard(first_step=...) {step - newest:+d}"
             )
-        elif not self._recorder.recorded():
-            doubts.append("the script wrote to the state since the last step: not in the trace")
+        if self._stepped and not self._recorder.recorded():
+            doubts.append("the state is not the one that the last step left: not in the trace")
+        if not self._writer.flush(10.0):
+            doubts.append("the trace of this step is not on disk")
         incident = self._recorder.incidents.open
         if incident is not None:
             doubts.append(f"incident open since step {incident.opened}: {incident.first}")

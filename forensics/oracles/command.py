@@ -16,7 +16,8 @@ SKIP = 125
 class CommandOracle:
     """Runs a command: exit code 0 is clean, 1 corrupt, 125 cannot be tested.
 
-    Any other code stops the search: a script that crashes is not evidence.
+    Any other code stops the search, and so does a Python traceback with code 1: a script that
+    crashes is not evidence.
 
     Args:
         command: program and arguments; `{ckpt}` and `{step}` are filled in.
@@ -55,13 +56,15 @@ class CommandOracle:
             ) from None
         if done.returncode == 0:
             return Judgement("clean", "the command says clean")
-        if done.returncode == 1:
+        crashed = "Traceback (most recent call last)" in done.stderr
+        if done.returncode == 1 and not crashed:  # Python ends with 1 when it crashes, too
             return Judgement("corrupt", "the command says corrupt")
         if done.returncode == SKIP:
             return Judgement("untestable", "the command cannot test it")
         last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
+        ended = "crashed" if crashed else f"ended with {done.returncode}"
         raise CommandFailed(
-            f"the command ended with {done.returncode} on step {checkpoint.step}: {last[0]}",
+            f"the command {ended} on step {checkpoint.step}: {last[0]}",
             where=" ".join(filled),
             next_step="0 is clean, 1 corrupt, 125 cannot be tested; anything else stops the search",
         )

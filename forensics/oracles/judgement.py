@@ -16,12 +16,12 @@ class Judgement:
     Attributes:
         verdict: untestable is not corrupt.
         reason: one line.
-        storage: True when the bytes on disk are wrong although the training's were right.
+        stored_bytes: True when the bytes in the file are wrong and the training's were right.
     """
 
     verdict: Verdict
     reason: str
-    storage: bool = False
+    stored_bytes: bool = False
 
 
 class Oracle(Protocol):

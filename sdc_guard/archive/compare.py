@@ -32,21 +32,24 @@ class ByteCheck:
         mismatches: tensors that differ.
         missing: tensors that should be there and are not.
         crc: tensors whose record fails the file's own CRC-32.
+        unlisted: tensors in the file that the manifest does not know.
     """
 
     mismatches: tuple[TensorMismatch, ...] = ()
     missing: tuple[str, ...] = ()
     crc: dict[str, str] = field(default_factory=dict)
+    unlisted: tuple[str, ...] = ()
 
     @property
     def sound(self) -> bool:
         """Whether every expected byte is there."""
-        return not (self.mismatches or self.missing or self.crc)
+        return not (self.mismatches or self.missing or self.crc or self.unlisted)
 
     def reasons(self) -> list[str]:
         """One line for each thing that is wrong."""
         lines = [f"{name}: {reason}" for name, reason in self.crc.items()]
         lines += [f"{name}: not in the file" for name in self.missing]
+        lines += [f"{name}: not in the manifest" for name in self.unlisted]
         for found in self.mismatches:
             where = (
                 f" (element {found.change.index}, bits {found.change.bits})" if found.change else ""
@@ -83,7 +86,8 @@ def compare_tensors(
             change = solve_change(tensors[name], entry.digest, found)
             mismatches.append(TensorMismatch(name, entry.kind, entry.layer, change))
     missing = tuple(name for name in manifest.tensors if name not in tensors)
-    return ByteCheck(tuple(mismatches), missing, dict(crc or {}))
+    unlisted = tuple(name for name in tensors if name not in manifest.tensors)
+    return ByteCheck(tuple(mismatches), missing, dict(crc or {}), unlisted)
 
 
 def solve_change(tensor: torch.Tensor, expected: Digest, found: Digest) -> SingleChange | None:

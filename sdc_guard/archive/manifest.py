@@ -50,6 +50,8 @@ class Manifest:
 
     Attributes:
         step: the step whose result it holds.
+        trace_step: the step of the trace that it was compared with; the same unless the
+            script counts otherwise than the guard.
         attempt: the attempt that wrote it.
         status, reasons: the gate's judgement when it was sealed.
         file, bytes: name and size of the checkpoint's file in this folder.
@@ -58,6 +60,7 @@ class Manifest:
     """
 
     step: int
+    trace_step: int
     attempt: int
     status: Status
     reasons: tuple[str, ...]
@@ -103,7 +106,9 @@ class Manifest:
         manifest = cls(**{**content, "tensors": tensors, "reasons": tuple(content["reasons"])})
         for entry in tensors.values():
             _ = entry.digest  # raises where a number is none
-        whole = (manifest.step, manifest.attempt, manifest.bytes)
+            if not all(isinstance(x, str | None) for x in (entry.kind, entry.layer)):
+                raise ValueError("a kind or layer that is no text")
+        whole = (manifest.step, manifest.trace_step, manifest.attempt, manifest.bytes)
         if manifest.status not in get_args(Status) or not all(isinstance(n, int) for n in whole):
             raise ValueError("a status, step or size that is none")
         if not isinstance(manifest.file, str) or Path(manifest.file).name != manifest.file:

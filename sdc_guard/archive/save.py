@@ -33,6 +33,8 @@ def save_checkpoint(
     payload: Mapping[str, Any],
     expected: dict[str, TensorEntry],
     doubts: list[str],
+    *,
+    trace_step: int | None = None,
 ) -> tuple[Path, Manifest]:
     """Write `payload` as the checkpoint of `step`.
 
@@ -45,6 +47,7 @@ def save_checkpoint(
         payload: what `torch.save` is given.
         expected: the digest that each tensor of the payload must have, by dotted path.
         doubts: reasons known beforehand why this checkpoint is not clean.
+        trace_step: the guard's own number of the step, if it differs from `step`.
 
     Raises:
         OSError, RuntimeError: as the file system or torch.save gave it; the old checkpoints are
@@ -57,7 +60,9 @@ def save_checkpoint(
     try:
         torch.save(dict(payload), partial / STATE_FILE)
         fsync_file(partial / STATE_FILE)
-        manifest = _seal(partial, step, attempt, expected, doubts)
+        manifest = _seal(
+            partial, (step, step if trace_step is None else trace_step, attempt), expected, doubts
+        )
         folder = _free_name(archive, step, attempt)
         partial.rename(folder)
     except BaseException:
@@ -113,18 +118,19 @@ def expected_digests(
 
 
 def _seal(
-    folder: Path, step: int, attempt: int, expected: dict[str, TensorEntry], doubts: list[str]
+    folder: Path,
+    identity: tuple[int, int, int],
+    expected: dict[str, TensorEntry],
+    doubts: list[str],
 ) -> Manifest:
     size = (folder / STATE_FILE).stat().st_size
-    draft = Manifest(step, attempt, "untested", (), STATE_FILE, size, expected, time.time())
+    draft = Manifest(*identity, "untested", (), STATE_FILE, size, expected, time.time())
     try:
         reasons = [*doubts, *check_bytes(folder, draft).reasons()]
     except CheckpointUnreadable as error:
         reasons = [*doubts, str(error)]
     status: Status = "suspect" if reasons else "clean"
-    manifest = Manifest(
-        step, attempt, status, tuple(reasons), STATE_FILE, size, expected, time.time()
-    )
+    manifest = Manifest(*identity, status, tuple(reasons), STATE_FILE, size, expected, time.time())
     manifest.write(folder)
     return manifest
 

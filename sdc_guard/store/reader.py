@@ -171,7 +171,7 @@ class RunReader:
     def _condition(self) -> str:
         """Which rows count: SQL over `attempt` and `step`."""
         spans = lineage(self.run_file.attempts, self.attempt)
-        if len(spans) < 2 and self.attempt is None:
+        if len(self.run_file.attempts) < 2:
             return "true"
         return " OR ".join(
             f"(attempt = {attempt} AND step >= {first}"

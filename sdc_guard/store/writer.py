@@ -192,6 +192,8 @@ class Writer:
 
     def _publish(self, table: str, waiting: list[pa.RecordBatch]) -> int:
         folder = rank_folder(self._run, table, self._rank)
+        if not self._run.is_dir():
+            raise FileNotFoundError(f"the run's folder {self._run} is gone")
         folder.mkdir(parents=True, exist_ok=True)
         content = encode(pa.Table.from_batches(waiting, TABLES[table]))
         number = listing(folder).next_number()

@@ -20,7 +20,7 @@ def manifest() -> Manifest:
         "model.w": TensorEntry.of(Digest(top, 0, 2**63), "param", "w"),
         "rng": TensorEntry.of(Digest(1, 2, 3)),
     }
-    return Manifest(7, 2, "suspect", ("one", "twö"), "state.pt", 2**40, tensors, 12.5)
+    return Manifest(7, 6, 2, "suspect", ("one", "twö"), "state.pt", 2**40, tensors, 12.5)
 
 
 def test_round_trip(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import copy
 import errno
 import json
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,6 +156,88 @@ def test_a_change_that_the_script_declares_is_no_alert(tmp_path: Path) -> None:
     training.guard.refresh()
     training.steps(3)
     assert alerts == []
+
+
+def test_a_shadow_pass_that_fails_once_accuses_nothing(tmp_path: Path) -> None:
+    alerts: list[Alert] = []
+    training, calls = Training(), []
+
+    def loss_fn(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("the held-out data is gone")
+        return model(batch).sum()
+
+    training.guard = Guard(
+        training.model,
+        training.optimizer,
+        run=tmp_path,
+        shadow=(torch.ones(2, 8), loss_fn),
+        shadow_every=2,
+        policy="record",
+        on_alert=alerts.append,
+    )
+    _GUARDS.append(training.guard)
+    training.steps(9)
+    assert alerts == []
+    assert "the held-out data is gone" in training.guard.health.last_error
+
+
+def test_another_optimizers_parameters_are_not_ours_to_judge(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    model[2].requires_grad_(False)
+    one = torch.optim.Adam(model[0].parameters())
+    two = torch.optim.Adam(model[1].parameters())
+    alerts: list[Alert] = []
+    guard = Guard(model, one, run=tmp_path, policy="record", on_alert=alerts.append)
+    _GUARDS.append(guard)
+    for _ in range(5):
+        model(torch.randn(8, 4)).square().mean().backward()
+        for optimizer in (one, two):
+            optimizer.step()
+            optimizer.zero_grad()
+    assert alerts == []
+    flip_bit(model[2].weight.data, 1, 3)  # frozen, and so nobody's to change
+    model(torch.randn(8, 4)).square().mean().backward()
+    one.step()
+    assert [alert.layer_name for alert in alerts] == ["2.weight"]
+
+
+def test_an_embedding_that_renormalises_itself_is_no_corruption(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(20, 4, max_norm=0.5), nn.Linear(4, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    alerts: list[Alert] = []
+    guard = Guard(model, optimizer, run=tmp_path, policy="record", on_alert=alerts.append)
+    _GUARDS.append(guard)
+    for _ in range(5):
+        model(torch.randint(0, 20, (8,))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert alerts == []
+    guard.close()
+    with RunReader(tmp_path) as reader:
+        ((detail,),) = reader.rows("SELECT detail FROM events WHERE kind = 'not carried'")
+    assert json.loads(detail) == {"written by forward": ["0.weight"]}
+
+
+def test_a_lazy_parameter_is_refused_in_one_line(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.LazyLinear(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UsageError, match="has no shape yet"):
+        Guard(model, optimizer, run=tmp_path)
+
+
+def test_a_run_folder_that_vanishes_is_told(tmp_path: Path) -> None:
+    training = guarded(tmp_path / "run")
+    training.steps(2)
+    assert training.guard is not None
+    assert training.guard.flush()
+    shutil.rmtree(tmp_path / "run")
+    training.steps(2)
+    assert not training.guard.flush()
+    assert "is gone" in training.guard.health.last_error
 
 
 def test_halt_raises_before_the_step_is_applied(tmp_path: Path) -> None:
