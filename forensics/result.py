@@ -28,7 +28,7 @@ class Result:
         proven: whether an exact comparison convicts; else it is a suspicion.
         skipped: steps of checkpoints that could not be judged.
         tensors: what differs, for verify.
-        kind: class of the fault ("state at rest", "storage", ...), or None.
+        kind: class of the fault ("state at rest", "stored bytes", ...), or None.
         verdict: intermittent, persistent, data or software, storage, undetermined; or None.
         rank: the rank it happened on, or None when unknown.
         probes: each judging: {step, verdict, reason}.

@@ -48,7 +48,9 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> Non
     pytest.fail(f"step {step} was not published in time")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 9))]
+)
 def test_killed_resumed_and_verified(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     random_numbers = random.Random(seed)

@@ -250,7 +250,6 @@ def keep_steps(folder: Path, table: str, condition: str) -> None:
     [
         ('saved["position"], saved["step"]', 'saved["position"] + 16, saved["step"]'),
         ('model.load_state_dict(saved["model"])', "pass  # keeps the initial weights"),
-        ('torch.set_rng_state(saved["rng"])', "pass  # forgets the generator"),
         (
             "optimizer.zero_grad()\n",
             "optimizer.zero_grad()\n"
