@@ -72,7 +72,9 @@ class Source:
                     where=str(self.run / "trace"),
                     next_step="the page tries again when the trace changes",
                 ) from None
-            except Exception:
+            except (
+                Exception
+            ):  # because a reader that failed half-way must not be kept; it is raised on
                 self._reader = None
                 raise
             self._reader, self._version = reader, version
