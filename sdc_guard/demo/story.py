@@ -114,7 +114,8 @@ def _bisect(command: str, run: Path, say: Say, *options: str) -> dict[str, Any]:
         ) from None
     if "error" in answer:
         raise CommandFailed(f"sdc-bisect {command}: {answer['error']['what']}")
-    say(f"   last clean {answer['last_clean']}, first corrupt {answer['first_corrupt']}")
+    corrupt = "none" if answer["first_corrupt"] is None else answer["first_corrupt"]
+    say(f"   last clean {answer['last_clean']}, first corrupt {corrupt}")
     for line in answer["evidence"]:
         say(f"   - {line}")
     return answer
