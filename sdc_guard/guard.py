@@ -26,6 +26,7 @@ from .errors import TrainingHalted, UsageError
 from .evidence import AfterStep, BeforeStep
 from .recorder import Recorder
 from .signals.capture import CaptureRequest
+from .signals.flat_shards import flat_parts
 from .signals.gradients import GradientCapture
 from .signals.limits import AT_THE_STEP, CAPTURING, capturing, limits
 from .signals.rotation import Rotation
@@ -360,7 +361,13 @@ class Guard:
             for parameter in group["params"]
         }
         owned = [pair for pair in self._place.parameters if id(pair[1]) in optimized]
-        reduces = any(isinstance(m, DistributedDataParallel) for m in self._model.modules())
+        groups = [
+            module.process_group.size()
+            for module in self._model.modules()
+            if isinstance(module, DistributedDataParallel)
+        ]
+        flat = flat_parts(self._model)
+        self._reduces = bool(groups)
         self._watched = self._group_sizes()
         self._capture = GradientCapture(
             owned,
@@ -368,16 +375,17 @@ class Guard:
             begins=self._backward_begins,
             ended=self._backward_ended,
             reducing=self._place.world_size > 1,
+            flat=flat,
         )
         self._recorder.use_layers(
             [layer for layer, _ in self._place.parameters],
             [layer for layer, _ in owned],
             self._capture.placements,
-            self._place.world_size,
-            reduces=reduces,
+            groups[0] if groups else self._place.world_size,
+            reduces=self._reduces,
         )
         state = CarriedState(
-            self._place.parameters, self._optimizers, self._place.written_by_forward
+            self._place.parameters, self._optimizers, self._place.written_by_forward, flat
         )
         return Collector(self._optimizers, self._capture, self._scale, state, self._rotation)
 
@@ -392,7 +400,7 @@ class Guard:
     def _look_again(self) -> None:
         """See parameters that were added, replaced or unfrozen."""
         before = self._place.layer_names
-        self._place = with_layers_of(self._place, self.run, self._model)
+        self._place = with_layers_of(self._place, self._model)
         old = self._capture
         old.remove()
         self._collector = self._watch()
@@ -406,10 +414,9 @@ class Guard:
 
     def _emit(self, *, stepped: bool = False) -> None:
         """Make evidence of what was measured so far, and judge it as soon as it is there."""
-        if self._too_early:
-            self._capture.reset()
-        nothing = not self._capture.backwards or self._too_early
-        if nothing and not stepped and self._capture.measure_now() and not self._too_early:
+        if self._too_early and not stepped:
+            self._capture.measure_again(reduced=self._reduces)
+        elif not self._capture.backwards and not stepped and self._capture.measure_now():
             self._tell(AT_THE_STEP)
         self._emitted = True
         self._pending.append(self._collector.before(self._step, stepped=stepped))

@@ -66,7 +66,7 @@ def layer_rows(
         else:
             found.append(_own(rows, values, placements))
     if len(found) > 1 and not reduces and _unchanged(found):
-        return found[:1]
+        return [part for part in found if not part.reduced]
     return found
 
 

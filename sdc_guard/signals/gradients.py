@@ -12,7 +12,7 @@ see: reduced gradients, those on an accelerator, and those that this backward le
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from ..digest.reference import stack_rows
 from ..store.run_file import Layer
+from .flat_shards import FlatPart, placements
 from .measures import sums_into, sums_on_device
-from .placement import local, placement
+from .placement import local, of_gradient
 
 Parameters = list[tuple[Layer, torch.nn.Parameter]]
 
@@ -52,6 +53,7 @@ class GradientCapture:
         begins: called at the first hook of each backward.
         ended: called when a backward has ended, or one inside of it.
         reducing: whether other ranks' gradients are added to plain ones during backward.
+        flat: parts of flat tensors, by id of the parameter.
     """
 
     def __init__(
@@ -62,9 +64,10 @@ class GradientCapture:
         begins: Callable[[], None] | None = None,
         ended: Callable[[], None] | None = None,
         reducing: bool = False,
+        flat: Mapping[int, FlatPart] | None = None,
     ) -> None:
         self.parameters = parameters
-        self.placements = [placement(parameter) for _, parameter in parameters]
+        self.placements = placements([parameter for _, parameter in parameters], flat or {})
         self._trouble = trouble
         self._begins, self._ended, self._reducing = begins, ended, reducing
         count = len(parameters)
@@ -149,6 +152,19 @@ class GradientCapture:
         self._measured = [False] * len(self.parameters)
         self._ends = []
 
+    def measure_again(self, *, reduced: bool) -> None:
+        """Measure the present gradients in place of what the hooks measured.
+
+        Args:
+            reduced: whether a reduction over ranks of plain gradients has been done by now.
+        """
+        ends = self._ends
+        self.reset()
+        self._ends = ends
+        plain = [row for row, place in enumerate(self.placements) if place.scope == "local"]
+        self._measure(sorted(set(range(len(self.parameters))) - set(plain)), reduced=False)
+        self._measure(plain, reduced=reduced)
+
     def measure_now(self, parameters: set[int] | None = None) -> bool:
         """Measure the present gradients of some parameters, by id, or of all that were not yet.
 
@@ -172,6 +188,7 @@ class GradientCapture:
             if not self.under_way:
                 self._begin(row, gradient)
             self._fired[row] = torch._C._current_graph_task_id()
+            self.placements[row] = of_gradient(self.placements[row], gradient)
             if local(gradient).device.type == "cpu":
                 self._measure_in_host(row, gradient)
             elif self._is_reduced(row):
@@ -241,6 +258,7 @@ class GradientCapture:
             gradient = self.parameters[row][1].grad
             if gradient is None:
                 continue
+            self.placements[row] = of_gradient(self.placements[row], gradient)
             if local(gradient).device.type == "cpu" and not reduced:
                 self._measure_in_host(row, gradient)
             else:

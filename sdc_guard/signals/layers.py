@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
 
 from ..errors import UsageError
 from ..store.run_file import Layer
+from .flat_shards import flat_parts
+from .pipeline import stage_numbers
 
 # what torch.compile and activation checkpointing put into names
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
@@ -18,7 +22,8 @@ def model_layers(model: torch.nn.Module) -> list[tuple[Layer, torch.nn.Parameter
 
     A layer has the same name with and without torch.compile, DistributedDataParallel and
     activation checkpointing; the name under a wrapper is an alias. A parametrized weight
-    (weight_norm and others) has its plain name in brackets as an alias of its parts.
+    (weight_norm and others) has its plain name in brackets as an alias of its parts. The stages
+    of a pipeline may use the same names: theirs begin with the number of the stage.
 
     Raises:
         UsageError: a lazy parameter has no shape yet.
@@ -28,6 +33,7 @@ def model_layers(model: torch.nn.Module) -> list[tuple[Layer, torch.nn.Parameter
         for name, module in model.named_modules()
         if isinstance(module, (DataParallel, DistributedDataParallel))
     ]
+    stages, flat = stage_numbers(model), flat_parts(model)
     names: dict[int, list[str]] = {}
     for full_name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(full_name)
@@ -38,19 +44,23 @@ def model_layers(model: torch.nn.Module) -> list[tuple[Layer, torch.nn.Parameter
                 f"the parameter {full_name} has no shape yet",
                 next_step="run the model once on a batch before making the Guard",
             )
-        name = plain_name(full_name, data_parallel)
+        plain = plain_name(full_name, data_parallel)
+        stage = stages.get(id(parameter))
+        name = plain if stage is None else f"stage{stage}.{plain}"
         others = dict.fromkeys(
             other
             for alias in names[id(parameter)]
             for other in (plain_name(alias, data_parallel), alias, *_parametrized(alias))
         )
+        part = flat.get(id(parameter))
+        shape = tuple(parameter.shape) if part is None else part.shape
         layer = Layer(
             id=number,
             name=name,
             aliases=tuple(other for other in others if other != name),
-            shape=tuple(parameter.shape),
+            shape=shape,
             dtype=str(parameter.dtype).removeprefix("torch."),
-            numel=parameter.numel(),
+            numel=math.prod(shape),
         )
         layers.append((layer, parameter))
     return layers

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from typing import Any
 
 import torch
+
+from .pipeline import stage_numbers
 
 AT_THE_STEP = (
     "no gradient hook fired in this backward: gradients are read at the optimizer's step, after "
@@ -46,7 +47,8 @@ def limits(
     lines, wrongly = [], False
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         lines.append(_FSDP1)
-    if _in_a_pipeline(model):
+        wrongly = True
+    if stage_numbers(model):
         lines.append(_PIPELINE)
         wrongly = True
     config: Any = sys.modules.get("torch._dynamo.config")
@@ -72,13 +74,3 @@ def capturing() -> bool:
     """Whether a CUDA graph is being captured on the current stream."""
     initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch has no types here
     return initialized and torch.cuda.is_current_stream_capturing()
-
-
-def _in_a_pipeline(model: torch.nn.Module) -> bool:
-    stage: Any = sys.modules.get("torch.distributed.pipelining.stage")
-    if stage is None:
-        return False
-    return any(
-        isinstance(thing, stage._PipelineStageBase) and getattr(thing, "submod", None) is model
-        for thing in gc.get_objects()
-    )

@@ -50,6 +50,18 @@ def placement(tensor: torch.Tensor) -> Placement:
     return Placement("sharded", copies, _offset(tensor, placements))
 
 
+def of_gradient(own: Placement, gradient: torch.Tensor) -> Placement:
+    """The placement of a gradient: its parameter's `own`, unless its ranks' terms are not added.
+
+    So it is for a parameter that every rank of its mesh holds whole, and that each applies to its
+    own part of the activations (sequence parallelism).
+    """
+    places: Any = getattr(gradient, "placements", None)
+    if places is None or not any(place.is_partial() for place in places):
+        return own
+    return placement(gradient)
+
+
 def _offset(tensor: torch.Tensor, placements: Any) -> int | None:
     # rows of the first dimension are consecutive; a shard along another one is not
     if any(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +11,7 @@ import torch
 from ..detect.carried import Key
 from ..digest import digest_rows
 from ..store.run_file import Layer
+from .flat_shards import FlatPart, placements
 from .placement import local, placement
 
 MOMENTS: Final = ("exp_avg", "exp_avg_sq")
@@ -34,6 +35,7 @@ class CarriedState:
         parameters: layer and parameter.
         optimizers: of one guard.
         left_out: ids of parameters that something else may write to.
+        flat: parts of flat tensors, by id of the parameter.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class CarriedState:
         parameters: list[tuple[Layer, torch.nn.Parameter]],
         optimizers: list[torch.optim.Optimizer],
         left_out: set[int],
+        flat: Mapping[int, FlatPart] | None = None,
     ) -> None:
         self._optimizers = optimizers
         owner = {
@@ -54,18 +57,18 @@ class CarriedState:
             for layer, parameter in parameters
             if id(parameter) in owner
         ]
-        self._carried = {
-            layer.id: parameter
+        carried = [
+            (layer.id, parameter)
             for layer, parameter in parameters
             if id(parameter) not in left_out
             and (id(parameter) in owner or not parameter.requires_grad)
-            and placement(parameter).offset is not None
+        ]
+        places = placements([parameter for _, parameter in carried], flat or {})
+        placed = list(zip(carried, places, strict=True))
+        self._carried = {
+            layer: parameter for (layer, parameter), place in placed if place.offset is not None
         }
-        self.offsets = {
-            layer: offset
-            for layer, parameter in self._carried.items()
-            if (offset := placement(parameter).offset)
-        }
+        self.offsets = {layer: place.offset for (layer, _), place in placed if place.offset}
         self._states = -1
         self._moments: dict[Key, tuple[torch.nn.Parameter, torch.optim.Optimizer]] = {}
         self._sizes: dict[Key, int] = {}
