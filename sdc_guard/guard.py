@@ -68,7 +68,7 @@ class Guard:
         policy: what an alert does: "record" it; also "warn" through logging; also "skip" the
             step, which then changes nothing; or "halt" by raising TrainingHalted out of
             optimizer.step(), before that step is applied. The last two wait for the device at
-            each step.
+            each step, and hold for all ranks at once: every rank must have a guard then.
         on_alert: called with each Alert, under every policy.
         resume: the command that resumes this training, kept for `sdc-bisect verify --recorded`;
             `{ckpt}`, `{step}` and `{run}` are filled in there.
@@ -79,8 +79,13 @@ class Guard:
             may take, in turn through the tensors; None for every tensor at every step, which
             alone proves all changes between steps in the step where they happen.
 
+    Of several ranks each makes its own guard, after init_process_group and with the same folder.
+    Rank 0 starts the run; the others wait for it here, no longer than for a collective, and no
+    collective is used. A guard on rank 0 alone records rank 0 alone.
+
     Raises:
-        UsageError: an unknown policy, a number out of its range, or no optimizer.
+        UsageError: an unknown policy, a number out of its range, no optimizer, or a rank that
+            waited for others in vain.
         RunFormatError: the run's folder holds another model, or a damaged run.json.
         OSError: the run's folder cannot be made.
     """
@@ -114,6 +119,7 @@ class Guard:
         self._policy = policy
         self._user_callback = on_alert
         self._halting: Alert | None = None
+        self._agreed = False
         self._shadow = ShadowPass(*shadow) if shadow else None
         self._shadow_every = shadow_every
         self._step = first_step
@@ -134,6 +140,7 @@ class Guard:
             shadow_every,
             digest_budget,
         )
+        self._place.ranks.meet(policy, wait=policy in _BLOCKING)
         self._compactor = Compactor(self.run)
         on_segment = self._compactor.segment_published if self._place.rank == 0 else None
         self._writer = Writer(self.run, self._place.rank, self.health, on_segment)
@@ -272,6 +279,7 @@ class Guard:
         """A step begins; called by the hooks on the optimizers."""
         if not self._mine():
             return
+        self._agreed = has_closure or self._capture.under_way
         with self._safely("recording a step"):
             self._look_again_if_changed()
             self._scale.look_around(optimizer)
@@ -287,6 +295,7 @@ class Guard:
         """An optimizer's closure ran; called by the hooks on the optimizers."""
         if not self._mine():
             return
+        self._agreed = self._emitted
         with self._safely("recording a step"):
             self._collector.observe_closure(loss)
             if not self._emitted:
@@ -423,18 +432,38 @@ class Guard:
         self._drain()
 
     def _decide(self) -> None:
-        """Under the policy halt, stop the training here."""
-        if self._halting is None:
+        """Do what the policy asks for, on all ranks, if there is an alert on any."""
+        if self._policy == "skip" and not self._agreed:
+            self._leave_out(False)  # recording failed here: the others wait for this rank
+        if self._policy != "halt":
             return
-        alert, self._halting = self._halting, None
+        alert, rank = self._halting, None
+        with self._safely("agreeing with other ranks"):
+            rank = self._place.ranks.alerting(alert is not None)
+        if alert is None and rank is None:
+            return
+        self._halting = None
         self._hooks.abandon()
         self._writer.flush(5.0)
-        raise TrainingHalted(str(alert), next_step="the policy is halt; the step is not applied")
+        what = f"rank {rank} has an alert" if alert is None else str(alert)
+        raise TrainingHalted(what, next_step="the policy is halt; the step is not applied")
 
     def _skip(self, alerts: list[Alert]) -> bool:
         """Under the policy skip, leave out a step with alerts."""
-        if self._policy != "skip" or not alerts or not self._hooks.open:
+        if self._policy != "skip" or not self._hooks.open:
             return False
+        return self._leave_out(bool(alerts))
+
+    def _leave_out(self, mine: bool) -> bool:
+        """Leave out this step if this rank or another has alerts; whether it is left out."""
+        self._agreed = True
+        rank = self._place.rank if mine else None
+        with self._safely("agreeing with other ranks"):
+            rank = self._place.ranks.alerting(mine)
+        if rank is None:
+            return False
+        if not mine:
+            self._recorder.event(self._step, "skip", f"rank {rank} has an alert")
         self._withheld.take(self._optimizers)
         return True
 

@@ -2,7 +2,8 @@
 
 They agree through the key-value store of the process group and not by a collective. A rank that
 makes no guard, or dies before it does, then leaves the others' collectives in order, and rank 0
-waits for nobody.
+waits for nobody. Only the policies that change what a step does need a collective, one a step:
+a step left out on one rank alone would set the replicas apart for good.
 """
 
 from __future__ import annotations
@@ -83,6 +84,45 @@ class Ranks:
                 self._write_newest(wider)
                 return wider
             now = self.newest()
+
+    def meet(self, policy: str, *, wait: bool) -> None:
+        """Tell this rank's policy and, if `wait`, wait until all ranks have the same.
+
+        Raises:
+            UsageError: a rank has another one, or made no guard within the time that the process
+                group gives a collective.
+        """
+        if self._store is None:
+            return
+        keys = [f"{self._key}/policy/{rank}" for rank in range(self.world_size)]
+        self._store.set(keys[self.rank], policy)
+        if not wait:
+            return
+        try:
+            others = [self._store.get(key).decode() for key in keys]
+        except RuntimeError as error:
+            raise UsageError(
+                f"rank {self.rank} waited in vain for the guards of all ranks "
+                f"({str(error).splitlines()[0]})",
+                next_step=f"the policy {policy} needs a Guard on every rank",
+            ) from None
+        if set(others) != {policy}:
+            raise UsageError(
+                f"the ranks have different policies: {', '.join(sorted(set(others)))}",
+                next_step="give every rank's Guard the same policy",
+            )
+
+    def alerting(self, mine: bool) -> int | None:
+        """The first rank that has an alert at this step, if any has; a collective.
+
+        Args:
+            mine: whether this rank has.
+        """
+        if self._store is None:
+            return self.rank if mine else None
+        theirs: list[Any] = [None] * self.world_size
+        dist.all_gather_object(theirs, mine)
+        return theirs.index(True) if True in theirs else None
 
     def newest(self) -> RunFile:
         """The run as the ranks have agreed on by now."""

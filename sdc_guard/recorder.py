@@ -116,7 +116,7 @@ class Recorder:
         ]
         self._write_layers(step, found)
         self._write_digests(step, "before", table)
-        self._write_step(evidence, loss, scale, found, skipped=by_scaler or skip_on_alert(alerts))
+        self._write_step(evidence, loss, scale, found, skipped=skip_on_alert(alerts) or by_scaler)
         if by_scaler:
             self.event(step, "scaler skip", json.dumps({"loss_scale": scale}))
         self.report(step, alerts)
