@@ -99,14 +99,20 @@ class GradientCapture:
         """Whether a backward has begun and not ended."""
         return self._under_way is not None and self._under_way() is not None
 
-    def hook_new(self) -> None:
-        """Register on parameters that need a gradient by now and have no hook of ours."""
+    def hook_new(self) -> bool:
+        """Register on parameters that need a gradient by now and have no hook of ours.
+
+        Returns:
+            whether there were any.
+        """
+        before = len(self._unhooked)
         for row in list(self._unhooked):
             parameter = self.parameters[row][1]
             if parameter.requires_grad:
                 self._unhooked.remove(row)
                 hook = partial(self._on_gradient, row)
                 self._handles[row] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call] # torch has no types here
+        return len(self._unhooked) < before
 
     def go_on_from(self, other: GradientCapture) -> None:
         """Keep what another capture measured of the same parameters in this step."""
@@ -220,11 +226,17 @@ class GradientCapture:
             self._trouble("measuring a gradient", error)
 
     def _begin(self, row: int, gradient: torch.Tensor) -> None:
+        if self._begins is not None:
+            self._begins()
         if self._first is not None and self._first[0] == row and self._first[1]() is not gradient:
             self._ends = []  # the script dropped what had been accumulated
         self._first = (row, weakref.ref(gradient))
-        if self._begins is not None:
-            self._begins()
+        self.wait_for_end()
+
+    def wait_for_end(self) -> None:
+        """Have the end of the backward under way told, if it will not be already."""
+        if self.under_way:
+            return
         end = _EndOfBackward(self)
         if self._engine_works and self.queue(end):
             self._under_way = weakref.ref(end)
