@@ -17,6 +17,7 @@ from .errors import RunNotFound
 from .ranks import Ranks
 from .signals.environment import differences, environment_fingerprint
 from .signals.layers import model_layers, written_by_forward
+from .signals.placement import placement
 from .signals.shadow import ShadowPass
 from .store.reader import RunReader
 from .store.run_file import Attempt, Layer, RunFile, merge_layers
@@ -169,8 +170,14 @@ def _events(earlier: list[Attempt], attempt: Attempt) -> list[tuple[str, str]]:
 def _not_carried(
     found: list[tuple[Layer, torch.nn.Parameter]], written: set[int]
 ) -> list[tuple[str, str]]:
-    names = [layer.name for layer, parameter in found if id(parameter) in written]
-    return [("not carried", json.dumps({"written by forward": names}))] if names else []
+    names = {
+        "written by forward": [layer.name for layer, p in found if id(p) in written],
+        "sharded otherwise than by rows": [
+            layer.name for layer, p in found if placement(p).offset is None
+        ],
+    }
+    said = {why: layers for why, layers in names.items() if layers}
+    return [("not carried", json.dumps(said))] if said else []
 
 
 def _inherited(run: Path, first_step: int) -> Alert | None:

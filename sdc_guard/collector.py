@@ -80,8 +80,9 @@ class Collector:
         seconds, self._clock = None if self._clock is None else now - self._clock, now
         if seconds is not None:
             self._rotation.step_took(seconds)
-        accumulation = max(self.capture.backwards, 1)
         losses, self._losses = self._losses, []
+        # sharded gradients that are not yet reduced fire no hook in their backward
+        accumulation = max(self.capture.backwards, len(losses), 1)
         batches, self._batches = tuple(self._batches), []
         tokens, self._tokens = self._tokens, 0
         scale = self._scale.value()

@@ -279,7 +279,7 @@ class Guard:
         """A step begins; called by the hooks on the optimizers."""
         if not self._mine():
             return
-        self._agreed = has_closure or self._capture.under_way
+        self._agreed = has_closure or self._hooks.in_backward
         with self._safely("recording a step"):
             self._look_again_if_changed()
             self._scale.look_around(optimizer)

@@ -42,20 +42,21 @@ class Held:
     """What this rank holds of each tensor.
 
     Args:
-        placements: of the gradients, in the order of the layers.
+        placements: of the gradients, in the order of the layers. Read at each step: that of a
+            distributed gradient is known when the first one is there.
     """
 
     def __init__(self, placements: Sequence[Placement]) -> None:
         self._plain = all(place.scope == "local" for place in placements)
-        self._scopes = [place.scope for place in placements]
-        self._copies = np.array([place.copies for place in placements], dtype=np.int32)
+        self._placements = placements
 
     def own(self, rows: NDArray[np.intp], values: NDArray[np.float64]) -> LayerRows:
         """Measures of this rank's own gradients as rows."""
         if self._plain:
             return LayerRows(rows, values, "local", 1, False)
-        scopes = [self._scopes[row] for row in rows]
-        return LayerRows(rows, values, scopes, self._copies[rows], False)
+        places = [self._placements[row] for row in rows]
+        copies = np.array([place.copies for place in places], dtype=np.int32)
+        return LayerRows(rows, values, [place.scope for place in places], copies, False)
 
 
 def layer_rows(

@@ -6,12 +6,12 @@ They are plain tensors that do not tell what they are a part of; the handle of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from .placement import Placement, placement
+from .placement import Placement, mesh_size, placement
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,19 @@ def _parts(module: Any, handle: Any) -> dict[int, FlatPart]:
 def placements(
     parameters: list[torch.nn.Parameter], flat: Mapping[int, FlatPart]
 ) -> list[Placement]:
-    """The placements of parameters, some of which may be parts of flat tensors."""
+    """The placements of a model's parameters, some of which may be parts of flat tensors.
+
+    What is distributed over fewer ranks than the rest of the model is held by the others as well:
+    so it is for a layer that tensor parallelism leaves alone and fully_shard then shards.
+    """
+    ranks = [mesh_size(parameter) for parameter in parameters]
     return [
-        placement(parameter) if (part := flat.get(id(parameter))) is None else part.placement
-        for parameter in parameters
+        _copied(placement(parameter), max(ranks) // max(own, 1))
+        if (part := flat.get(id(parameter))) is None
+        else part.placement
+        for parameter, own in zip(parameters, ranks, strict=True)
     ]
+
+
+def _copied(own: Placement, times: int) -> Placement:
+    return own if own.scope == "local" else replace(own, copies=own.copies * times)

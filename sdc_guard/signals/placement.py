@@ -50,6 +50,12 @@ def placement(tensor: torch.Tensor) -> Placement:
     return Placement("sharded", copies, _offset(tensor, placements))
 
 
+def mesh_size(tensor: torch.Tensor) -> int:
+    """Ranks over which a tensor is distributed; 0 for a plain one."""
+    mesh: Any = getattr(tensor, "device_mesh", None)
+    return 0 if mesh is None else int(mesh.size())
+
+
 def of_gradient(own: Placement, gradient: torch.Tensor) -> Placement:
     """The placement of a gradient: its parameter's `own`, unless its ranks' terms are not added.
 
