@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("distributed_replicas", "distributed_shards", "distributed_meshes")
-PATIENCE = 120.0  # seconds until a hang is a failure
+MODULES = ("replicas", "shards", "meshes", "troubles")
+PATIENCE = 100.0  # seconds without a scenario that ends: a hang, and not a loaded machine
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,17 @@ def launch(folder: Path, world: int, scenarios: Sequence[str], timeout: float = 
                     env=environment,
                 )
             )
-    return Outcome(folder, world, _wait(processes))
+    return Outcome(folder, world, _wait(processes, folder))
 
 
-def _wait(processes: list[subprocess.Popen[bytes]]) -> tuple[int | None, ...]:
-    deadline = time.monotonic() + PATIENCE
-    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+def _wait(processes: list[subprocess.Popen[bytes]], folder: Path) -> tuple[int | None, ...]:
+    ended, since = 0, time.monotonic()
+    while any(process.poll() is None for process in processes):
+        now = len(list(folder.glob("*.pickle")))
+        if now > ended:
+            ended, since = now, time.monotonic()
+        if time.monotonic() - since > PATIENCE:
+            break
         time.sleep(0.05)
     codes = tuple(process.poll() for process in processes)
     for process in processes:
@@ -92,7 +97,7 @@ def main() -> None:
     folder, timeout = Path(sys.argv[3]), float(sys.argv[4])
     import torch
     import torch.distributed as dist
-    from distributed_training import Here, differences
+    from distributed_training import Here, bits, differences
 
     torch.set_num_threads(1)
     store = f"file://{folder / 'store'}"
@@ -101,7 +106,7 @@ def main() -> None:
     known = {
         name: function
         for module in MODULES
-        for name, function in vars(importlib.import_module(module)).items()
+        for name, function in vars(importlib.import_module(f"distributed_{module}")).items()
     }
     for name in sys.argv[5:]:
         print(f"=== {name}", flush=True)
@@ -112,7 +117,8 @@ def main() -> None:
             traceback.print_exc()
             sys.stdout.flush()
             os._exit(1)  # at once: the others would wait for this one
-        told["differences"] = differences(plain.pop("state"), told.pop("state"))
+        state = told.pop("state")
+        told |= {"differences": differences(plain["state"], state), "bits": bits(state)}
         (folder / f"{name}.{rank}.pickle").write_bytes(pickle.dumps(told))
     dist.destroy_process_group()
 

@@ -75,12 +75,6 @@ def ddp_compiled(here: Here) -> Told:
     return Training(here, torch.compile(model, backend="eager"), adam(model), inner=net)()
 
 
-def ddp_compiled_inside(here: Here) -> Told:
-    net = Net()
-    model = DistributedDataParallel(torch.compile(net, backend="aot_eager"))
-    return Training(here, model, adam(model), inner=net)()
-
-
 def _at(step: int, rank: int, *, value: float, bad: tuple[int, int]) -> float:
     return value if (step, rank) == bad else 1.0
 

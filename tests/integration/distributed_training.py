@@ -76,10 +76,15 @@ def named(model: nn.Module) -> dict[str, nn.Parameter]:
     return found
 
 
+def bits(state: dict[str, torch.Tensor]) -> dict[str, bytes]:
+    """The bytes of each tensor."""
+    return {name: value.numpy().tobytes() for name, value in state.items()}
+
+
 def differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> list[str]:
     """Names of the tensors that are not the same bit for bit."""
-    bits = [{name: value.numpy().tobytes() for name, value in s.items()} for s in (one, other)]
-    return sorted(name for name in bits[0] | bits[1] if bits[0].get(name) != bits[1].get(name))
+    found = bits(one), bits(other)
+    return sorted(name for name in found[0] | found[1] if found[0].get(name) != found[1].get(name))
 
 
 def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -203,9 +208,7 @@ class Training:
     def _numel(self, name: str, parameter: torch.Tensor) -> int:
         """Elements of the whole parameter; a flat one is all of them."""
         sizes = {n: p.numel() for n, p in named(self.inner or self.model).items()}
-        if isinstance(parameter, DTensor) or self.weights is None:
-            return parameter.numel()
-        return sizes.get(name, sum(sizes.values()))
+        return sum(sizes.values()) if name == "_flat_param" else sizes.get(name, parameter.numel())
 
     def _digest_all(self, step: int) -> dict[tuple[int, str, str], tuple[int, ...]]:
         found = {}
