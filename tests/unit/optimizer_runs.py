@@ -1,13 +1,15 @@
-"""Small trainings with an audit of every element at every step."""
+"""Small trainings with an audit of every element at every step, and betas to draw."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - because this is how everyone writes it
+from hypothesis import strategies as st
 from torch import nn
 
 from sdc_guard.detect.alert import Alert
@@ -107,3 +109,10 @@ def apply(model: Vector, optimizer: torch.optim.Optimizer, *gradient: float) -> 
     """One step with a given gradient."""
     model.w.grad = torch.tensor(gradient, dtype=model.w.dtype).expand_as(model.w).clone()
     optimizer.step()
+
+
+@st.composite
+def betas(draw: st.DrawFn) -> tuple[float, float]:
+    """Betas that bound something, with some distance from those that do not."""
+    second = draw(st.floats(0.3, 0.9999))
+    return draw(st.floats(0.0, min(0.99, 0.98 * math.sqrt(second)))), second

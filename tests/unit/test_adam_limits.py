@@ -9,18 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from optimizer_runs import betas
 
 from sdc_guard.detect.adam_limits import EARLIER, ROUNDING, MomentLimit, moment_limit, step_slack
 
 EXACT = ROUNDING["float64"]
 BETAS = [(0.9, 0.999), (0.9, 0.95), (0.95, 0.99), (0.5, 0.999), (0.0, 0.9)]
-
-
-@st.composite
-def betas(draw: st.DrawFn) -> tuple[float, float]:
-    """Betas that bound something, with some distance from those that do not."""
-    second = draw(st.floats(0.3, 0.9999))
-    return draw(st.floats(0.0, min(0.99, 0.98 * math.sqrt(second)))), second
 
 
 def moments(gradients: np.ndarray, beta1: float, beta2: float) -> tuple[float, float]:

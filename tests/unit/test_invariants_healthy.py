@@ -10,8 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optimizer_runs import Net, Vector, Watch, apply, train
-from test_adam_limits import betas
+from optimizer_runs import Net, Vector, Watch, apply, betas, train
 from torch.optim import Adam, AdamW, NAdam, Optimizer, RAdam
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
@@ -39,15 +38,16 @@ IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "-".join(value),
 )
-def test_no_alarm_in_300_steps(
+def test_no_alarm_in_training(
     kind: type[Optimizer], options: dict[str, Any], dtype: torch.dtype, seed: int
 ) -> None:
     torch.manual_seed(seed)
     model = Net().to(dtype)
     optimizer = kind(model.parameters(), **{"lr": 1e-2, **copy.deepcopy(options)})
     watch = Watch(model, optimizer)
-    train(model, optimizer, 300, seed=seed)
-    assert watch.looked == 300 * len(list(model.parameters()))
+    steps = 300 if kind is AdamW and dtype == torch.float32 else 60
+    train(model, optimizer, steps, seed=seed)
+    assert watch.looked == steps * len(list(model.parameters()))
     assert not watch.alerts
     # it was looked at: the largest move of a step comes close to lr in the first one
     assert (watch.largest_ratio > 0.1) == (kind in (Adam, AdamW))
@@ -59,8 +59,8 @@ def test_no_alarm_when_the_momentum_is_cycled(dtype: torch.dtype, seed: int) -> 
     model = Net().to(dtype)
     optimizer = AdamW(model.parameters(), lr=1e-3)
     watch = Watch(model, optimizer)
-    cycle = OneCycleLR(optimizer, max_lr=3e-2, total_steps=301, base_momentum=0.6)
-    train(model, optimizer, 300, seed=seed, scheduler=cycle)
+    cycle = OneCycleLR(optimizer, max_lr=3e-2, total_steps=151, base_momentum=0.6)
+    train(model, optimizer, 150, seed=seed, scheduler=cycle)
     assert not watch.alerts
     assert not watch.audit.take_notes()
 
@@ -120,7 +120,7 @@ def gradient_streams(draw: st.DrawFn) -> list[float]:
         {name: st.booleans() for name in ("amsgrad", "maximize", "decoupled_weight_decay")}
     ),
 )
-@settings(max_examples=200)
+@settings(max_examples=120)
 def test_no_alarm_whatever_the_options_and_gradients(
     pairs: list[tuple[float, float]],
     stream: list[float],
