@@ -32,7 +32,7 @@ from .adam_coverage import covered, covered_in, is_adam
 from .adam_groups import Number, StepSettings, beside, dtype_name, step_settings
 from .adam_history import AdamHistory
 from .invariants import MomentBound, check_state, check_step, flat, step_bound
-from .rotation import SLICE, Rotation
+from .turns import SLICE, Turns
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class OptimizerAudit:
         if first is not None and not self._active:
             self._note(covered(optimizer, first).reason)
         sizes = [(layer, flat(p).numel()) for layer, p in self._parameters.items()]
-        self._rotation = Rotation(sizes, every=every, elements=elements)
+        self._turns = Turns(sizes, every=every, elements=elements)
         self._watched: tuple[int, list[_Watched]] = (-1, [])
 
     def before(self, step: int) -> None:
@@ -107,7 +107,7 @@ class OptimizerAudit:
             return
         with torch.no_grad():
             self._history.before_step()
-            due = self._rotation.due(step)
+            due = self._turns.due(step)
             groups = self._group_of_parameter() if due else {}
             watched = [self._watch(piece, groups) for piece in due]
             self._watched = step, [one for one in watched if one is not None]

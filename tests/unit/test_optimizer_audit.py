@@ -21,7 +21,7 @@ from sdc_guard.detect.invariants import COLUMNS
 from sdc_guard.signals.adam_coverage import covered
 from sdc_guard.signals.adam_history import AdamHistory
 from sdc_guard.signals.optimizer_audit import OptimizerAudit
-from sdc_guard.signals.rotation import Rotation
+from sdc_guard.signals.turns import Turns
 from sdc_guard.signals.state import model_layers
 
 LIMIT = 0.1**2 / (0.001 * (1 - 0.81 / 0.999))
@@ -36,19 +36,19 @@ LIMIT = 0.1**2 / (0.001 * (1 - 0.81 / 0.999))
 def test_every_element_has_one_turn_in_a_round(
     sizes: list[int], every: int, elements: int, start: int
 ) -> None:
-    rotation = Rotation(enumerate(sizes), every=every, elements=elements)
-    due = [rotation.due(step) for step in range(start, start + every)]
-    turns = [
+    turns = Turns(enumerate(sizes), every=every, elements=elements)
+    due = [turns.due(step) for step in range(start, start + every)]
+    looked_at = [
         (piece.layer, index)
         for pieces in due
         for piece in pieces
         for index in range(piece.start, piece.stop)
     ]
-    assert sorted(turns) == [(layer, i) for layer, size in enumerate(sizes) for i in range(size)]
+    assert sorted(looked_at) == [(layer, i) for layer, size in enumerate(sizes) for i in range(size)]
     assert all(p.stop - p.start <= elements for pieces in due for p in pieces)
     # spread evenly, and the same in every round and in a replay
     assert max(map(len, due)) - min(map(len, due)) <= 1
-    assert due == [rotation.due(step + 3 * every) for step in range(start, start + every)]
+    assert due == [turns.due(step + 3 * every) for step in range(start, start + every)]
 
 
 def test_slices_of_a_round_cover_the_model() -> None:

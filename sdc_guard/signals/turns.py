@@ -9,7 +9,7 @@ from ..detect.invariants import Slice
 SLICE = 1 << 20  # elements: 4 MB of float32 are copied before a step
 
 
-class Rotation:
+class Turns:
     """Shares slices of all layers out over the steps, so that each is due once in `every` steps.
 
     Which are due follows from the step's number alone: a replay looks at the same ones.
