@@ -14,8 +14,8 @@ from torch import nn
 
 from sdc_guard.detect.alert import Alert
 from sdc_guard.detect.invariants import InvariantSensor
+from sdc_guard.signals.layers import model_layers
 from sdc_guard.signals.optimizer_audit import OptimizerAudit
-from sdc_guard.signals.state import model_layers
 
 Interference = Callable[[int, torch.optim.Optimizer], None]
 

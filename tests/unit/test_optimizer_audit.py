@@ -20,9 +20,9 @@ from sdc_guard.detect.adam_limits import EARLIER
 from sdc_guard.detect.invariants import COLUMNS
 from sdc_guard.signals.adam_coverage import covered
 from sdc_guard.signals.adam_history import AdamHistory
+from sdc_guard.signals.layers import model_layers
 from sdc_guard.signals.optimizer_audit import OptimizerAudit
 from sdc_guard.signals.turns import Turns
-from sdc_guard.signals.state import model_layers
 
 LIMIT = 0.1**2 / (0.001 * (1 - 0.81 / 0.999))
 
@@ -44,7 +44,9 @@ def test_every_element_has_one_turn_in_a_round(
         for piece in pieces
         for index in range(piece.start, piece.stop)
     ]
-    assert sorted(looked_at) == [(layer, i) for layer, size in enumerate(sizes) for i in range(size)]
+    assert sorted(looked_at) == [
+        (layer, i) for layer, size in enumerate(sizes) for i in range(size)
+    ]
     assert all(p.stop - p.start <= elements for pieces in due for p in pieces)
     # spread evenly, and the same in every round and in a replay
     assert max(map(len, due)) - min(map(len, due)) <= 1
