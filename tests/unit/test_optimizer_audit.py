@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from optimizer_runs import Net, Vector, Watch, apply, train
-from torch import nn
+from torch import distributed, nn
 from torch._subclasses import FakeTensorMode
+from torch.distributed.fsdp import fully_shard
 from torch.optim import SGD, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -226,6 +228,29 @@ def test_strides_complex_numbers_scalars_and_nothing() -> None:
     found = {(a.layer_name, a.detector): a.detail["index"] for a in watch.alerts}
     assert found["image", "adam_step"] == ((1 * 3 + 2) * 4 + 3) * 5 + 1
     assert found["pair", "adam_negative_v"] == 7  # two numbers an element
+
+
+@pytest.fixture
+def _one_rank() -> Iterator[None]:
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_one_rank")
+def test_a_rank_checks_its_shards() -> None:
+    model = Net()
+    fully_shard(model)
+    optimizer = AdamW(model.parameters(), lr=1e-2)
+    watch = Watch(model, optimizer, elements=100)
+    train(model, optimizer, 5, seed=0)
+    assert watch.looked == 5 * sum(-(-p.numel() // 100) for p in model.parameters())
+    assert not watch.alerts
+    v = optimizer.state[model.hidden.weight]["exp_avg_sq"].to_local()
+    watch.inside = lambda: v.view(-1)[250:251].fill_(-1.0)
+    train(model, optimizer, 1, seed=0)
+    (alert,) = watch.alerts
+    assert (alert.layer_name, alert.detail["index"]) == ("hidden.weight", 250)
 
 
 class Copies(TorchDispatchMode):
