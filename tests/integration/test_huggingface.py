@@ -1,0 +1,323 @@
+"""The Hugging Face Trainer, as installed, with a guard as its callback. Models are made here."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before the first import of any of its libraries
+
+import pytest
+import torch
+from recorded import by_hand, close, rows, sum_of_bits, sums_of_bits
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+from sdc_guard import TrainingHalted
+from sdc_guard.integrations.huggingface import SdcGuardCallback
+
+VOCABULARY, LENGTH = 17, 8
+
+
+def tiny_llama(dropout: float = 0.0) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=8, intermediate_size=12, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=LENGTH, attention_dropout=dropout,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+class Line(torch.nn.Module):
+    """A model of a user's own: it takes no further arguments and gives a mean loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 1)
+        )
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        out = self.net(x)
+        return {"loss": (out - labels).square().mean(), "logits": out}
+
+
+def texts(count: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    drawn = torch.randint(VOCABULARY, (count, LENGTH), generator=generator)
+    return [{"input_ids": text, "labels": text} for text in drawn]
+
+
+def points(count: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    drawn = torch.randn((count, 6), generator=generator)
+    return [{"x": row[:5], "labels": row[5:]} for row in drawn]
+
+
+class Weights(TrainerCallback):
+    """Keeps the weights that each step starts from."""
+
+    def __init__(self) -> None:
+        self.before: list[dict[str, torch.Tensor]] = []
+
+    def on_step_begin(self, *_: Any, model: torch.nn.Module, **kwargs: Any) -> None:
+        self.before.append(copy.deepcopy(model.state_dict()))
+
+
+class At(TrainerCallback):
+    """Calls a function at the end of one step."""
+
+    def __init__(self, step: int, action: Callable[..., Any]) -> None:
+        self.step, self.action = step, action
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            self.action(**kwargs)
+
+
+def trainer_of(
+    folder: Path, model: torch.nn.Module, data: list[Any], *callbacks: Any, **options: Any
+) -> Trainer:
+    """A Trainer of four steps that takes the data in their order."""
+    defaults: dict[str, Any] = {
+        "max_steps": 4, "per_device_train_batch_size": 2, "train_sampling_strategy": "sequential",
+        "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "report_to": [],
+        "disable_tqdm": True, "optim": "adamw_torch", "learning_rate": 1e-2,
+    }  # fmt: skip
+    arguments = TrainingArguments(str(folder), **{**defaults, **options})
+    return Trainer(model, arguments, train_dataset=data, callbacks=list(callbacks))
+
+
+def collated(data: list[Any], size: int = 2) -> list[dict[str, torch.Tensor]]:
+    """Batches of `size`."""
+    parts = [data[start : start + size] for start in range(0, len(data), size)]
+    return [{key: torch.stack([row[key] for row in part]) for key in part[0]} for part in parts]
+
+
+def line_loss(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    loss: torch.Tensor = model(**{key: value.double() for key, value in batch.items()})["loss"]
+    return loss
+
+
+def text_loss(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    logits = model(input_ids=batch["input_ids"]).logits[:, :-1]
+    targets = batch["input_ids"][:, 1:]
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def test_setups_trainer_values_are_those_of_plain_torch_before_clipping(tmp_path: Path) -> None:
+    weights, data = Weights(), points(8)
+    callback = SdcGuardCallback(policy="record")
+    trainer_of(tmp_path, Line(), data, callback, weights, max_grad_norm=1e-6).train()
+    batches = [[batch] for batch in collated(data)]
+    run = tmp_path / "sdc_guard"  # the default
+    assert rows(run, "loss, grad_norm") == close(
+        by_hand(Line(), weights.before, batches, line_loss)
+    )
+    assert rows(run, "step, accumulation") == [(step, 1) for step in (1, 2, 3, 4)]
+    assert len({hash_ for (hash_,) in rows(run, "batch_hash")} - {None}) == 4
+    assert callback.guard is not None
+    assert callback.guard.health.errors == 0
+
+
+@pytest.mark.parametrize("own_loss", [False, True], ids=["model", "compute_loss_func"])
+def test_setups_trainer_accumulation_of_a_transformers_model(
+    own_loss: bool, tmp_path: Path
+) -> None:
+    # 10 samples of 2: steps of 2, 2 and 1 micro-batches, then the data once more
+    weights, data = Weights(), texts(10)
+    trainer = trainer_of(
+        tmp_path,
+        tiny_llama(),
+        data,
+        SdcGuardCallback(tmp_path / "run", policy="record"),
+        weights,
+        gradient_accumulation_steps=2,
+    )
+    if own_loss:
+        trainer.compute_loss_func = summed_loss
+    trainer.train()
+    one, two, three, four, five = collated(data)
+    steps = [[one, two], [three, four], [five], [one, two]]
+    expected = by_hand(tiny_llama(), weights.before, steps, text_loss)
+    assert rows(tmp_path / "run", "loss, grad_norm") == close(expected)
+    assert rows(tmp_path / "run", "accumulation") == [(2,), (2,), (1,), (2,)]
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert [loss for (loss,) in rows(tmp_path / "run", "loss")] == pytest.approx(logged, rel=1e-6)
+
+
+def summed_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
+    targets = labels[:, 1:].flatten()
+    logits = outputs["logits"][:, :-1].flatten(0, 1)
+    total = torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+    return total / num_items_in_batch
+
+
+def test_setups_trainer_records_a_loss_that_its_log_hides(tmp_path: Path) -> None:
+    data = points(8)
+    data[6]["labels"] = torch.tensor([math.nan])  # in the last step
+    trainer = trainer_of(tmp_path, Line(), data, SdcGuardCallback(policy="record"))
+    trainer.train()
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert all(map(math.isfinite, logged))
+    losses = [loss for (loss,) in rows(tmp_path / "sdc_guard", "loss")]
+    assert losses == [
+        *(pytest.approx(loss) for loss in logged[:3]),
+        pytest.approx(math.nan, nan_ok=True),
+    ]
+    alerts = rows(tmp_path / "sdc_guard", "step, detector", "alerts")
+    assert {step for step, _ in alerts} == {4}
+
+
+def test_setups_trainer_bits_and_generator_are_the_same_with_and_without(tmp_path: Path) -> None:
+    ends = []
+    for number, callbacks in enumerate([[], [SdcGuardCallback()]]):
+        trainer = trainer_of(
+            tmp_path / str(number),
+            tiny_llama(dropout=0.2),
+            texts(16),
+            *callbacks,
+            gradient_accumulation_steps=2,
+            train_sampling_strategy="random",
+        )
+        trainer.train()
+        state = trainer.optimizer.state_dict()["state"]
+        tensors = [*trainer.model.state_dict().values(), torch.get_rng_state()]
+        tensors += [value for moments in state.values() for value in moments.values()]
+        ends.append([tensor.numpy().tobytes() for tensor in tensors])
+    assert len(ends[0]) == 12 + 1 + 12 * 3  # parameters, generator, step and moments of each
+    assert ends[0] == ends[1]
+    assert len(rows(tmp_path / "1" / "sdc_guard", "step")) == 4
+
+
+def test_setups_trainer_checkpoint_n_is_what_guard_step_n_left_behind_also_after_a_resume(
+    tmp_path: Path,
+) -> None:
+    options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1}
+    data, run = texts(8), tmp_path / "sdc_guard"
+    trainer_of(tmp_path, tiny_llama(), data, SdcGuardCallback(), **options).train()
+    once = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
+    resumed = trainer_of(tmp_path, tiny_llama(), data, SdcGuardCallback(), **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    steps = rows(run, "step, attempt")
+    assert steps == [(1, 1), (2, 1), (3, 2), (4, 2)]
+    for step, _ in steps:
+        saved = load_file(tmp_path / f"checkpoint-{step}" / "model.safetensors")
+        expected = {name: sum_of_bits(tensor) for name, tensor in saved.items()}
+        assert sums_of_bits(run, step) == expected
+    again = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
+    assert {name: sum_of_bits(tensor) for name, tensor in once.items()} == {
+        name: sum_of_bits(tensor) for name, tensor in again.items()
+    }
+
+
+def test_setups_trainer_that_fails_is_left_as_it_was_and_trains_again(tmp_path: Path) -> None:
+    def fail(**_: Any) -> None:
+        raise RuntimeError("out of patience")
+
+    failing = At(3, fail)
+    callback = SdcGuardCallback()
+    trainer = trainer_of(tmp_path, Line(), points(8), callback, failing)
+    with pytest.raises(RuntimeError, match="out of patience"):
+        trainer.train()
+    first = callback.guard
+    assert first is not None
+    assert first.step == 4
+    nothing_is_left(trainer)
+    assert rows(tmp_path / "sdc_guard", "step") == [(1,), (2,), (3,)]
+    trainer.remove_callback(failing)
+    trainer.train()
+    assert callback.guard is not first
+    nothing_is_left(trainer)
+    assert rows(tmp_path / "sdc_guard", "step, attempt") == [(step, 2) for step in (1, 2, 3, 4)]
+
+
+def nothing_is_left(trainer: Trainer) -> None:
+    assert not {"training_step", "_run_epoch"} & set(vars(trainer))
+    optimizer = trainer.optimizer.optimizer
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+    assert not any(p._post_accumulate_grad_hooks for p in trainer.model.parameters())
+
+
+def test_setups_trainer_halts_and_closes(tmp_path: Path) -> None:
+    def overwrite(model: torch.nn.Module, **_: Any) -> None:
+        with torch.no_grad():
+            model.net[0].weight.view(torch.int32)[2, 3] ^= 1 << 20
+
+    trainer = trainer_of(
+        tmp_path, Line(), points(8), SdcGuardCallback(policy="halt"), At(2, overwrite)
+    )
+    with pytest.raises(TrainingHalted, match=r"net\.0\.weight"):
+        trainer.train()
+    nothing_is_left(trainer)
+    assert trainer.state.global_step == 2
+    alerts = rows(tmp_path / "sdc_guard", "step, severity", "alerts")
+    assert alerts == [(3, "proven")]
+
+
+def test_setups_trainer_can_be_copied_while_it_trains(tmp_path: Path) -> None:
+    copies: list[Any] = []
+
+    def copy_all(**kwargs: Any) -> None:
+        copies.append(copy.deepcopy(trainer))
+        copies.append(pickle.loads(pickle.dumps(callback)))
+        copies.append(pickle.loads(pickle.dumps(kwargs["model"])))
+
+    callback = SdcGuardCallback(policy="record")
+    trainer = trainer_of(tmp_path, Line(), points(8), callback, At(2, copy_all))
+    trainer.train()
+    other, unpickled, model = copies
+    assert unpickled.guard is None
+    assert model.state_dict().keys() == trainer.model.state_dict().keys()
+    batch = collated(points(2))[0]
+    loss = other.training_step(other.model, batch)
+    assert loss.item() == pytest.approx(line_loss(other.model.double(), batch).item(), rel=1e-6)
+    assert rows(tmp_path / "sdc_guard", "step") == [(1,), (2,), (3,), (4,)]
+
+
+def test_setups_trainer_keeps_what_another_callback_put_in_its_place(tmp_path: Path) -> None:
+    calls = []
+
+    class Counting(TrainerCallback):
+        def on_train_begin(self, *_: Any, **kwargs: Any) -> None:
+            inner = trainer.training_step
+            trainer.training_step = lambda *a, **k: (calls.append(1), inner(*a, **k))[1]
+
+    trainer = trainer_of(tmp_path, Line(), points(8), SdcGuardCallback(), Counting())
+    trainer.train()
+    assert len(calls) == 4
+    assert "training_step" in vars(trainer)
+    trainer.training_step(trainer.model, collated(points(2))[0])  # the guard has let go of it
+    assert len(calls) == 5
+    losses = [loss for (loss,) in rows(tmp_path / "sdc_guard", "loss")]
+    assert None not in losses
+    assert len(losses) == 4
+
+
+def test_setups_trainer_with_a_scaler_records_unscaled_gradients_and_skipped_steps(
+    tmp_path: Path,
+) -> None:
+    # Accelerate makes no scaler on a CPU, but takes one that is there when it prepares
+    weights, data = Weights(), points(8)
+    data[3]["labels"] *= 1e12  # overflows in step 2 when it is scaled
+    trainer = trainer_of(tmp_path, Line(), data, SdcGuardCallback(policy="record"), weights)
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
+    trainer.train()
+    assert trainer.accelerator.scaler.get_scale() == 2.0**99
+    run = tmp_path / "sdc_guard"
+    assert rows(run, "step, skipped") == [(1, False), (2, True), (3, False), (4, False)]
+    batches = [[batch] for batch in collated(data)]
+    expected, recorded = (
+        by_hand(Line(), weights.before, batches, line_loss),
+        rows(run, "loss, grad_norm"),
+    )
+    for values in (expected, recorded):
+        del values[1]
+    assert recorded == close(expected)
