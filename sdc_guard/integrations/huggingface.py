@@ -49,6 +49,7 @@ class SdcGuardCallback(TrainerCallback):
         self._run = run
         self._options = guard_options
         self._replaced: list[_Replaced] = []
+        self._trainings = 0
 
     def on_train_begin(
         self, args: Arguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -73,7 +74,9 @@ class SdcGuardCallback(TrainerCallback):
         if trainer is None:
             _log.warning("SDC Guard: no Trainer found, so losses and batches are not recorded")
             return
-        self._replaced = [_Replaced(trainer, "training_step", self._training_step)]
+        self._trainings += 1
+        step = functools.partial(self._training_step, self._trainings)
+        self._replaced = [_Replaced(trainer, "training_step", step)]
         if hasattr(trainer, "_run_epoch"):
             self._replaced.append(_Replaced(trainer, "_run_epoch", self._run_epoch))
 
@@ -91,14 +94,19 @@ class SdcGuardCallback(TrainerCallback):
             self.guard.close()
 
     def _training_step(
-        self, inner: Callable[..., Any], model: Any, inputs: Any, *args: Any, **kwargs: Any
+        self,
+        training: int,
+        inner: Callable[..., Any],
+        model: Any,
+        inputs: Any,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
-        """The Trainer's forward and backward of one micro-batch."""
-        batch = (
-            dict(inputs) if isinstance(inputs, Mapping) else inputs
-        )  # as given: entries get popped
+        """The Trainer's forward and backward of one micro-batch, in the n-th training."""
+        # entries may be added to the inputs, or popped
+        batch = dict(inputs) if isinstance(inputs, Mapping) else inputs
         loss = inner(model, inputs, *args, **kwargs)
-        if self._replaced and self.guard is not None:
+        if self._replaced and self.guard is not None and training == self._trainings:
             # The Trainer has divided it by the number of micro-batches, or by the items in all of
             # them; the guard records the mean over the micro-batches.
             trainer = self._replaced[0].owner

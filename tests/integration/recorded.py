@@ -47,24 +47,27 @@ def by_hand(
     weights: list[dict[str, torch.Tensor]],
     batches: list[list[Any]],
     loss_of: Callable[[torch.nn.Module, Any], torch.Tensor],
+    divisor: int | None = None,
 ) -> list[tuple[float, float]]:
-    """Loss and gradient norm of each step, by plain torch in float64.
+    """Mean loss and gradient norm of each step, by plain torch in float64.
 
     Args:
         model: of the trained model's class; is overwritten.
         weights: of each step, before it.
         batches: of each step, its micro-batches.
         loss_of: a micro-batch's mean loss.
+        divisor: of each loss before its backward; by default the number of micro-batches.
     """
     model = model.double()
     found = []
     for state, micro_batches in zip(weights, batches, strict=True):
         model.load_state_dict(state)
         model.zero_grad()
-        losses = [loss_of(model, batch) / len(micro_batches) for batch in micro_batches]
+        losses = [loss_of(model, batch) for batch in micro_batches]
         for loss in losses:
-            loss.backward()
-        found.append((sum(loss.item() for loss in losses), gradient_norm(model.parameters())))
+            (loss / (divisor or len(losses))).backward()
+        mean = sum(loss.item() for loss in losses) / len(losses)
+        found.append((mean, gradient_norm(model.parameters())))
     return found
 
 
