@@ -16,8 +16,8 @@ import torch.distributed as dist
 from .detect.alert import Alert
 from .errors import RunNotFound, UsageError
 from .signals.environment import differences, environment_fingerprint
+from .signals.layers import model_layers, written_by_forward
 from .signals.shadow import ShadowPass
-from .signals.state import model_layers, written_by_forward
 from .store.reader import RunReader
 from .store.run_file import Attempt, Layer, RunFile, merge_layers
 
@@ -30,19 +30,23 @@ class Place:
 
     Attributes:
         rank: of this process.
+        world_size: number of ranks.
         attempt: number of this start, 1 for the first.
         parameters: the model's layers with the run's numbers, and their parameters.
         events: (kind, detail) to record at the first step.
         inherited: an alert if the state resumed from is under a proven incident already.
         owner: process id; a fork that inherits the hooks must not write into this run.
+        written_by_forward: ids of parameters that the model's forward writes to.
     """
 
     rank: int
+    world_size: int
     attempt: int
     parameters: list[tuple[Layer, torch.nn.Parameter]]
     events: list[tuple[str, str]]
     inherited: Alert | None
     owner: int
+    written_by_forward: set[int]
 
     @property
     def layer_names(self) -> dict[int, str]:
@@ -53,11 +57,12 @@ class Place:
 def register_attempt(
     run: Path,
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: list[torch.optim.Optimizer],
     first_step: int,
     resume: str | None,
     shadow: ShadowPass | None,
     shadow_every: int,
+    digest_budget: float | None,
 ) -> Place:
     """Add this start to run.json, on rank 0, and tell the other ranks.
 
@@ -67,7 +72,7 @@ def register_attempt(
     """
     rank, world_size = _ranks()
     found = model_layers(model)
-    environment = environment_fingerprint(optimizer, world_size)
+    environment = environment_fingerprint(optimizers[0], world_size)
     before = _read(run)
     if rank == 0:
         now = _extend(before, run, [layer for layer, _ in found], world_size)
@@ -77,7 +82,7 @@ def register_attempt(
             shadow={"batch_hash": shadow.batch_hash, "every": shadow_every} if shadow else None,
         )
         number = now.attempts[-1].attempt + 1 if now.attempts else 1
-        now = now.with_attempt(Attempt(number, first_step, time.time(), environment))
+        now = now.with_attempt(Attempt(number, first_step, time.time(), environment, digest_budget))
         now.write(run)
     now = _from_rank_0(now if rank == 0 else None)
     if before and before.attempts and first_step <= before.attempts[0].first_step:
@@ -87,15 +92,40 @@ def register_attempt(
             run,
             first_step,
         )
-    numbers = {layer.name: layer for layer in now.layers}
+    written = written_by_forward(model)
     return Place(
         rank=rank,
+        world_size=world_size,
         attempt=now.attempts[-1].attempt,
-        parameters=[(numbers[layer.name], parameter) for layer, parameter in found],
-        events=[*_events(before, now.attempts[-1]), *_not_carried(model)],
+        parameters=_numbered(found, now),
+        events=[*_events(before, now.attempts[-1]), *_not_carried(found, written)],
         inherited=_inherited(run, first_step) if before else None,
         owner=os.getpid(),
+        written_by_forward=written,
     )
+
+
+def with_layers_of(place: Place, run: Path, model: torch.nn.Module) -> Place:
+    """The same place after parameters were added to the model or replaced.
+
+    Raises:
+        RunFormatError: a layer of the same name has another shape or dtype now.
+        OSError: the folder cannot be written.
+    """
+    found = model_layers(model)
+    now = RunFile.read(run)
+    merged = merge_layers(now.layers, [layer for layer, _ in found])
+    if place.rank == 0 and merged != now.layers:
+        replace(now, layers=merged).write(run)
+    parameters = _numbered(found, replace(now, layers=merged))
+    return replace(place, parameters=parameters, written_by_forward=written_by_forward(model))
+
+
+def _numbered(
+    found: list[tuple[Layer, torch.nn.Parameter]], run_file: RunFile
+) -> list[tuple[Layer, torch.nn.Parameter]]:
+    numbers = {layer.name: layer for layer in run_file.layers}
+    return [(numbers[layer.name], parameter) for layer, parameter in found]
 
 
 def _ranks() -> tuple[int, int]:
@@ -141,8 +171,10 @@ def _events(before: RunFile | None, attempt: Attempt) -> list[tuple[str, str]]:
     return events
 
 
-def _not_carried(model: torch.nn.Module) -> list[tuple[str, str]]:
-    names = written_by_forward(model)
+def _not_carried(
+    found: list[tuple[Layer, torch.nn.Parameter]], written: set[int]
+) -> list[tuple[str, str]]:
+    names = [layer.name for layer, parameter in found if id(parameter) in written]
     return [("not carried", json.dumps({"written by forward": names}))] if names else []
 
 

@@ -6,7 +6,6 @@ evidence is read when the copy has arrived: at once on a CPU, a step or more lat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,25 +39,49 @@ class HostCopy:
 
 
 @dataclass(frozen=True)
+class Gradients:
+    """Sums of gradients on their way to the host; see `signals.measures`.
+
+    Attributes:
+        rows: places in the guard's list of layers.
+        sums: float64, shape (len(rows), 5).
+        reduced: whether they were measured after a reduction over ranks.
+    """
+
+    rows: list[int]
+    sums: HostCopy
+    reduced: bool
+
+
+@dataclass(frozen=True)
 class BeforeStep:
-    """What is known when the optimizer is about to apply step `step`."""
+    """What is known when the optimizer is about to apply step `step`.
+
+    Attributes:
+        scale: loss scale by which the gradients are too large; None for 1.
+        found_inf: positive if a fused optimizer skips the step by itself.
+        skipped: whether a gradient scaler never called the optimizer.
+    """
 
     step: int
     time: float
     step_seconds: float | None
     lr: float | None
-    layers: Sequence[int]
-    measures: HostCopy | None
+    gradients: tuple[Gradients, ...]
     losses: HostCopy | None
     accumulation: int
     batches: tuple[HostCopy, ...]
     tokens: int | None
     digests: PendingDigests
     digest_rows: HostCopy
+    scale: HostCopy | None = None
+    found_inf: HostCopy | None = None
+    skipped: bool = False
 
     def ready(self) -> bool:
         """Whether every copy has arrived."""
-        copies = [self.measures, self.losses, self.digest_rows, *self.batches]
+        copies = [self.losses, self.digest_rows, *self.batches, self.scale, self.found_inf]
+        copies += [gradients.sums for gradients in self.gradients]
         return all(copy.ready() for copy in copies if copy is not None)
 
 

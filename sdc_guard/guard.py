@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
-import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from .archive.manifest import Manifest
 from .archive.save import expected_digests, save_checkpoint
-from .attempt import Place, register_attempt
+from .attached import close_earlier, forget, remember
+from .attempt import Place, register_attempt, with_layers_of
+from .collector import Collector
+from .detached import DetachedGuard
 from .detect.alert import Alert
-from .detect.carried import Key
 from .errors import TrainingHalted, UsageError
-from .evidence import AfterStep, BeforeStep, HostCopy
+from .evidence import AfterStep, BeforeStep
 from .recorder import Recorder
-from .signals.batch import batch_digest, tensors_of
 from .signals.capture import CaptureRequest
 from .signals.gradients import GradientCapture
-from .signals.shadow import LossFunction, ShadowPass
-from .signals.state import digest_state, state_tensors, written_by_forward
+from .signals.limits import AT_THE_STEP, CAPTURING, capturing, limits
+from .signals.rotation import Rotation
+from .signals.scaling import LossScale
+from .signals.shadow import LossFunction, ShadowPass, ShadowResult
+from .signals.state import CarriedState
+from .stepping import StepHooks
 from .store.compactor import Compactor
 from .store.sealing import seal_run
 from .store.writer import Health, Writer
+from .withheld import WithheldGradients
 
 _log = logging.getLogger("sdc_guard")
 
 RUN_VARIABLE = "SDC_GUARD_RUN"
-Policy = Literal["record", "warn", "halt"]
+Policy = Literal["record", "warn", "skip", "halt"]
+_POLICIES = ("record", "warn", "skip", "halt")
+_BLOCKING = ("skip", "halt")
 
 
 class Guard:
@@ -44,7 +54,9 @@ class Guard:
 
     Args:
         model: its parameters are the layers of the run.
-        optimizer: its steps are the steps of the run.
+        optimizer: its steps are the steps of the run. Several that step together, one after the
+            other or inside of backward, are given as a sequence. Optimizers with steps of their
+            own (a GAN's two) have a guard and a folder each.
         run: the run's folder; made if missing. The environment variable SDC_GUARD_RUN, set by
             `sdc-bisect verify`, overrides it.
         shadow: (batch, loss_fn) with loss_fn(model, batch) → scalar tensor; evaluated every
@@ -52,14 +64,22 @@ class Guard:
         shadow_every: in steps.
         first_step: number of the first step that this process runs. After resuming from the
             checkpoint of step s it is s + 1.
-        policy: what an alert does: "record" it, also "warn" through logging, or also "halt" by
-            raising TrainingHalted out of optimizer.step(), before that step is applied.
+        policy: what an alert does: "record" it; also "warn" through logging; also "skip" the
+            step, which then changes nothing; or "halt" by raising TrainingHalted out of
+            optimizer.step(), before that step is applied. The last two wait for the device at
+            each step.
         on_alert: called with each Alert, under every policy.
         resume: the command that resumes this training, kept for `sdc-bisect verify --recorded`;
             `{ckpt}`, `{step}` and `{run}` are filled in there.
+        scaler: the GradScaler of mixed precision, so that gradients are recorded without its
+            scale and the steps that it skips are counted. Found by itself if left out, from the
+            first step that it does not skip.
+        digest_budget: percent of a step's time that digests of parameters and optimizer state
+            may take, in turn through the tensors; None for every tensor at every step, which
+            alone proves all changes between steps in the step where they happen.
 
     Raises:
-        UsageError: an unknown policy or a negative first step.
+        UsageError: an unknown policy, a number out of its range, or no optimizer.
         RunFormatError: the run's folder holds another model, or a damaged run.json.
         OSError: the run's folder cannot be made.
     """
@@ -67,7 +87,7 @@ class Guard:
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         *,
         run: str | Path,
         shadow: tuple[Any, LossFunction] | None = None,
@@ -76,15 +96,20 @@ class Guard:
         policy: Policy = "warn",
         on_alert: Callable[[Alert], None] | None = None,
         resume: str | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        digest_budget: float | None = 0.2,
     ) -> None:
-        if policy not in ("record", "warn", "halt"):
-            raise UsageError(f"no policy {policy!r}", next_step='use "record", "warn" or "halt"')
-        if first_step < 0 or shadow_every < 1:
-            raise UsageError("first_step must be at least 0 and shadow_every at least 1")
-        self.run = Path(os.environ.get(RUN_VARIABLE) or run)
+        self._optimizers = (
+            [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        )
+        _check(policy, self._optimizers, first_step, shadow_every, digest_budget)
+        replayed = os.environ.get(RUN_VARIABLE)
+        self.run = Path(replayed or run)
+        if replayed:
+            digest_budget = None  # a replay is there to be compared
+        close_earlier(self._optimizers, self.run)
         self.health = Health()
         self._model = model
-        self._optimizer = optimizer
         self._policy = policy
         self._user_callback = on_alert
         self._halting: Alert | None = None
@@ -92,64 +117,73 @@ class Guard:
         self._shadow_every = shadow_every
         self._step = first_step
         self._stepped = False
-        self._clock: float | None = None
-        self._losses: list[torch.Tensor] = []
-        self._batches: list[HostCopy] = []
-        self._tokens = 0
+        self._emitted = False
+        self._told: set[str] = set()
         self._pending: deque[BeforeStep | AfterStep] = deque()
-        self._capture = CaptureRequest.from_environment()
-        place = register_attempt(
-            self.run, model, optimizer, first_step, resume, self._shadow, shadow_every
+        self._withheld = WithheldGradients()
+        self._request = CaptureRequest.from_environment()
+        lines, self._too_early = limits(model, self._optimizers)
+        self._place: Place = register_attempt(
+            self.run,
+            model,
+            self._optimizers,
+            first_step,
+            resume,
+            self._shadow,
+            shadow_every,
+            digest_budget,
         )
-        self._place: Place = place
-        written = set(written_by_forward(model))
-        self._written_by_forward = [x.id for x, _ in place.parameters if x.name in written]
         self._compactor = Compactor(self.run)
-        on_segment = self._compactor.segment_published if place.rank == 0 else None
-        self._writer = Writer(self.run, place.rank, self.health, on_segment)
-        layers = [layer for layer, _ in place.parameters]
-        self._recorder = Recorder(self._writer, place.attempt, layers, self._on_alert)
-        for kind, detail in place.events:
+        on_segment = self._compactor.segment_published if self._place.rank == 0 else None
+        self._writer = Writer(self.run, self._place.rank, self.health, on_segment)
+        self._recorder = Recorder(self._writer, self._place.attempt, self._on_alert)
+        self._scale = LossScale(scaler)
+        self._rotation = Rotation(digest_budget)
+        self._collector = self._watch()
+        for kind, detail in self._place.events:
             self._recorder.event(first_step, kind, detail)
-        if place.inherited is not None:
-            self._recorder.report(first_step, [place.inherited])
-        self._gradients = GradientCapture(place.parameters, self.health.trouble)
-        self._handles = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
-        ]
-        atexit.register(self.close)
+        for line in lines:
+            self._tell(line)
+        if self._place.inherited is not None:
+            self._recorder.report(first_step, [self._place.inherited])
+        self._hooks = StepHooks(self._optimizers, self, lambda: self._capture.under_way)
+        remember(self, self._optimizers, self.run)
+        self._at_exit = atexit.register(_close_if_alive, weakref.ref(self))
 
     @property
     def step(self) -> int:
         """Number of the step that runs now or, between two steps, of the next one."""
         return self._step
 
-    def observe(self, loss: torch.Tensor, batch: Any = None) -> None:
+    def observe(self, loss: torch.Tensor | float, batch: Any = None) -> None:
         """Take the loss and the batch of this step, before `optimizer.step()`.
 
         With gradient accumulation it is called once per micro-batch: the mean loss is recorded.
 
         Args:
-            loss: a scalar tensor; not waited for.
+            loss: a scalar tensor; not waited for. The plain one, not multiplied by a loss scale.
             batch: tensors, nested in tuples, lists and mappings; their content is hashed.
         """
+        if not self._mine():
+            return
         with self._safely("observing a batch"):
-            self._losses.append(loss.detach().to(torch.float64).reshape(()))
-            digest = batch_digest(batch)
-            if digest is not None:
-                self._batches.append(HostCopy(digest))
-                self._tokens += next(tensors_of(batch)).numel()
+            self._settle()
+            self._collector.observe(loss, batch)
 
     def refresh(self) -> None:
         """Tell the guard that the script has just written to parameters or optimizer state.
 
-        Needed after load_state_dict, weight clamping and the like between two steps.
+        Needed after load_state_dict, weight clamping and the like between two steps, and after
+        parameters of the model were added or replaced.
         """
+        if not self._mine():
+            return
         with self._safely("refreshing"):
+            self._settle()
             self._drain(wait=True)
             self._recorder.forget_state()
             self._recorder.event(self._step, "refresh", "the script wrote to the state on purpose")
+            self._look_again()
 
     def checkpoint(self, objects: Mapping[str, Any], step: int) -> Path | None:
         """Save a checkpoint with its manifest under `run/archive`.
@@ -166,13 +200,17 @@ class Guard:
             The checkpoint's folder, or None when it could not be written: that is logged, and
             counted in `health`; the training goes on and the last checkpoint stays in place.
         """
+        if not self._mine():
+            return None
         with self._safely(f"saving the checkpoint of step {step}"):
+            self._settle()
             self._drain(wait=True)
+            self._complete_digests()
             payload = {"step": step} | {
                 name: value.state_dict() if hasattr(value, "state_dict") else value
                 for name, value in objects.items()
             }
-            state = self._state()
+            state = self._collector.state.tensors()
             expected = expected_digests(
                 payload, state, self._recorder.recorded(), self._place.layer_names
             )
@@ -191,24 +229,32 @@ class Guard:
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until all evidence so far is on disk; False when the disk refuses it."""
-        self._drain(wait=True)
+        if self._mine():
+            with self._safely("flushing"):
+                self._settle()
+                self._drain(wait=True)
         return self._writer.flush(timeout)
 
     def close(self) -> None:
         """Write what is left, remove the hooks, seal the trace. Safe to call twice."""
-        if not self._handles:
+        if not self._hooks.attached:
             return
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        self._gradients.remove()
+        with self._safely("closing"):
+            self._settle()
+        self._hooks.remove()
+        self._capture.remove()
+        self._withheld.give_back()
+        forget(self)
+        atexit.unregister(self._at_exit)
+        if self._place.owner != os.getpid():
+            return
         with self._safely("closing"):
             self._drain(wait=True)
+            self._recorder.event(self._step, "end", json.dumps({"next_step": self._step}))
             self._writer.close()
             self._compactor.wait()
             if self._place.rank == 0:
                 seal_run(self.run)
-        atexit.unregister(self.close)
 
     def __enter__(self) -> Guard:
         return self
@@ -216,97 +262,222 @@ class Guard:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _state(self) -> dict[Key, torch.Tensor]:
-        """The tensors whose bits are carried from step to step."""
-        tensors = state_tensors(self._place.parameters, self._optimizer)
-        for layer in self._written_by_forward:
-            tensors.pop(("param", layer), None)
-        return tensors
+    def __reduce__(self) -> tuple[type[DetachedGuard], tuple[()]]:
+        return DetachedGuard, ()
 
-    def _safely(self, where: str) -> _Safely:
-        return _Safely(self.health, where)
+    # what StepHooks tells
 
-    def _before_step(self, *_: Any) -> None:
-        if self._place.owner != os.getpid():
-            return  # a forked or copied process records nothing into this run
-        with self._safely("recording a step"):
-            live = self._state()
-            if self._capture:
-                self._capture.keep(self.run, self._step, "before", live)
-            self._pending.append(self._evidence_before(live))
-            self._drain(live=live)
-        if self._halting is not None:
-            alert, self._halting = self._halting, None
-            self._writer.flush(5.0)
-            raise TrainingHalted(
-                str(alert), next_step="the policy is halt; the step is not applied"
-            )
-
-    def _after_step(self, *_: Any) -> None:
-        if self._place.owner != os.getpid():
+    def step_begins(self, optimizer: torch.optim.Optimizer, *, has_closure: bool) -> None:
+        """A step begins; called by the hooks on the optimizers."""
+        if not self._mine():
             return
+        with self._safely("recording a step"):
+            self._look_again_if_changed()
+            self._scale.look_around(optimizer)
+            self._settle_skipped()
+            self._emitted = False
+            self._collector.find_state()
+            self._keep("before")
+            if not has_closure and not self._capture.under_way:
+                self._emit()
+        self._decide()
+
+    def closure_returned(self, loss: Any) -> None:
+        """An optimizer's closure ran; called by the hooks on the optimizers."""
+        if not self._mine():
+            return
+        with self._safely("recording a step"):
+            self._collector.observe_closure(loss)
+            if not self._emitted:
+                self._emit()
+        self._decide()
+
+    def step_ends(self) -> None:
+        """A step ends; called by the hooks on the optimizers."""
+        if not self._mine():
+            return
+        self._withheld.give_back()
         recorded = False
         with self._safely("recording a step"):
-            live = self._state()
-            if self._capture:
-                self._capture.keep(self.run, self._step, "after", live)
-            digests = digest_state(live)
-            shadow = None
-            with self._safely("the shadow pass"):
-                shadow = self._shadow_result()
-            losses = None if shadow is None else HostCopy(shadow.losses)
-            self._pending.append(
-                AfterStep(self._step, digests, HostCopy(digests.rows), shadow, losses)
-            )
+            if not self._emitted:
+                self._emit(stepped=True)
+            self._capture.reset()
+            self._keep("after")
+            self._pending.append(self._collector.after(self._step, self._shadow_result()))
             self._drain()
             recorded = True
         if not recorded:
             self._recorder.forget_state()  # the next step has nothing true to be compared with
+        self._emitted = False
         self._step += 1
         self._stepped = True
 
-    def _evidence_before(self, live: Mapping[Key, torch.Tensor]) -> BeforeStep:
-        now = time.time()
-        seconds, self._clock = None if self._clock is None else now - self._clock, now
-        accumulation = max(self._gradients.backwards, 1)
-        measured = self._gradients.take()
-        losses, self._losses = self._losses, []
-        batches, self._batches = tuple(self._batches), []
-        tokens, self._tokens = self._tokens, 0
-        lr = self._optimizer.param_groups[0].get("lr")
-        digests = digest_state(dict(live))
-        return BeforeStep(
-            step=self._step,
-            time=now,
-            step_seconds=seconds,
-            lr=lr if isinstance(lr, float) else None,
-            layers=measured[0] if measured else (),
-            measures=HostCopy(measured[1]) if measured else None,
-            losses=HostCopy(torch.stack(losses)) if losses else None,
-            accumulation=accumulation,
-            batches=batches,
-            tokens=tokens or None,
-            digests=digests,
-            digest_rows=HostCopy(digests.rows),
-        )
+    # what GradientCapture tells
 
-    def _shadow_result(self) -> Any:
+    def _backward_begins(self) -> None:
+        if not self._mine():
+            return
+        if capturing():
+            self._tell(CAPTURING)
+            return
+        with self._safely("recording a step"):
+            if not self._hooks.open:
+                self._settle()
+
+    def _backward_ended(self) -> None:
+        if not self._mine():
+            return
+        with self._safely("recording a step"):
+            self._scale.backward_ended()
+            self._hooks.backward_ended()
+
+    def _mine(self) -> bool:
+        """Whether this is the process that made the guard, and it still records.
+
+        A forked process inherits the hooks and must not write into this run.
+        """
+        return self._place.owner == os.getpid()
+
+    def _settle(self) -> None:
+        """End a step that is over although not every hook told so."""
+        self._hooks.settle()
+        self._settle_skipped()
+
+    def _settle_skipped(self) -> None:
+        """Record the step that a gradient scaler left out: it never called the optimizer."""
+        if self._hooks.open or not self._capture.backwards or not self._scale.updated_since():
+            return
+        self._pending.append(self._collector.before(self._step, skipped=True))
+        self._emitted = True
+        self.step_ends()
+
+    def _watch(self) -> Collector:
+        """Attach to the parameters as they are now."""
+        optimized = {
+            id(parameter)
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        owned = [pair for pair in self._place.parameters if id(pair[1]) in optimized]
+        reduces = any(isinstance(m, DistributedDataParallel) for m in self._model.modules())
+        self._watched = self._group_sizes()
+        self._capture = GradientCapture(
+            owned,
+            self.health.trouble,
+            begins=self._backward_begins,
+            ended=self._backward_ended,
+            reducing=self._place.world_size > 1,
+        )
+        self._recorder.use_layers(
+            [layer for layer, _ in self._place.parameters],
+            [layer for layer, _ in owned],
+            self._capture.placements,
+            self._place.world_size,
+            reduces=reduces,
+        )
+        state = CarriedState(
+            self._place.parameters, self._optimizers, self._place.written_by_forward
+        )
+        return Collector(self._optimizers, self._capture, self._scale, state, self._rotation)
+
+    def _group_sizes(self) -> list[int]:
+        return [len(g["params"]) for optimizer in self._optimizers for g in optimizer.param_groups]
+
+    def _look_again_if_changed(self) -> None:
+        self._capture.hook_new()
+        if self._group_sizes() != self._watched:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """See parameters that were added, replaced or unfrozen."""
+        before = self._place.layer_names
+        self._place = with_layers_of(self._place, self.run, self._model)
+        old = self._capture
+        old.remove()
+        self._collector = self._watch()
+        self._capture.go_on_from(old)
+        now = self._place.layer_names
+        if now != before:
+            added = [name for number, name in now.items() if number not in before]
+            gone = [name for number, name in before.items() if number not in now]
+            detail = json.dumps({"added": added, "gone": gone})
+            self._recorder.event(self._step, "layers changed", detail)
+
+    def _emit(self, *, stepped: bool = False) -> None:
+        """Make evidence of what was measured so far, and judge it as soon as it is there."""
+        if self._too_early:
+            self._capture.reset()
+        nothing = not self._capture.backwards or self._too_early
+        if nothing and not stepped and self._capture.measure_now() and not self._too_early:
+            self._tell(AT_THE_STEP)
+        self._emitted = True
+        self._pending.append(self._collector.before(self._step, stepped=stepped))
+        self._drain()
+
+    def _decide(self) -> None:
+        """Under the policy halt, stop the training here."""
+        if self._halting is None:
+            return
+        alert, self._halting = self._halting, None
+        self._hooks.abandon()
+        self._writer.flush(5.0)
+        raise TrainingHalted(str(alert), next_step="the policy is halt; the step is not applied")
+
+    def _skip(self, alerts: list[Alert]) -> bool:
+        """Under the policy skip, leave out a step with alerts."""
+        if self._policy != "skip" or not alerts or not self._hooks.open:
+            return False
+        self._withheld.take(self._optimizers)
+        return True
+
+    def _shadow_result(self) -> ShadowResult | None:
         if self._shadow is None or self._step % self._shadow_every:
             return None
-        return self._shadow(self._model)
+        with self._safely("the shadow pass"):
+            return self._shadow(self._model)
+        return None
 
-    def _drain(self, *, wait: bool = False, live: Mapping[Key, torch.Tensor] | None = None) -> None:
+    def _drain(self, *, wait: bool = False) -> None:
         """Record the evidence whose copies have arrived, in order; all of it when waiting."""
-        while self._pending and (wait or self._policy == "halt" or self._pending[0].ready()):
+        blocking = wait or self._policy in _BLOCKING
+        while self._pending and (blocking or self._pending[0].ready()):
             evidence = self._pending.popleft()
             if isinstance(evidence, AfterStep):
                 self._recorder.after_step(evidence)
             else:
-                tensors = live or self._state()
-                self._recorder.before_step(evidence, tensors)
+                keys = [
+                    k for k in evidence.digests.keys if k[1] not in self._collector.state.offsets
+                ]
+                self._recorder.before_step(
+                    evidence, self._collector.state.tensors(keys), self._skip
+                )
+
+    def _complete_digests(self) -> None:
+        """Digest what the budget left out, so that every saved byte has its digest."""
+        held = self._recorder.recorded()
+        if self._rotation.whole or not self._stepped:
+            return
+        rest = self._collector.missing_from(set(held))
+        self._recorder.state_at_rest(self._step - 1, rest.keys, rest.rows.cpu())
+
+    def _keep(self, phase: str) -> None:
+        if self._request:
+            self._request.keep(self.run, self._step, phase, self._collector.state.tensors())
+
+    def _tell(self, line: str) -> None:
+        """Say once what cannot be seen, in the log and in the run."""
+        if line in self._told:
+            return
+        self._told.add(line)
+        _log.warning("SDC Guard: %s", line)
+        self._recorder.event(self._step, "capture", line)
+
+    def _safely(self, where: str) -> _Safely:
+        return _Safely(self.health, where)
 
     def _on_alert(self, alert: Alert) -> None:
-        if self._policy == "warn":
+        if self._policy in ("warn", "skip"):
             _log.warning("SDC Guard: %s", alert)
         if self._policy == "halt" and self._halting is None:
             self._halting = alert
@@ -362,3 +533,32 @@ class _Safely:
             return False
         self._health.trouble(self._where, error)
         return True
+
+
+def _check(
+    policy: str,
+    optimizers: list[torch.optim.Optimizer],
+    first_step: int,
+    shadow_every: int,
+    digest_budget: float | None,
+) -> None:
+    if policy not in _POLICIES:
+        raise UsageError(f"no policy {policy!r}", next_step=f"use one of {', '.join(_POLICIES)}")
+    if first_step < 0 or shadow_every < 1:
+        raise UsageError("first_step must be at least 0 and shadow_every at least 1")
+    if digest_budget is not None and not 0 <= digest_budget <= 100:
+        raise UsageError(
+            f"digest_budget is {digest_budget}, and must be a percentage",
+            next_step="give 0 to 100, or None for every tensor at every step",
+        )
+    if not optimizers or not all(isinstance(o, torch.optim.Optimizer) for o in optimizers):
+        raise UsageError(
+            "optimizer must be a torch.optim.Optimizer or a sequence of them",
+            next_step="give the inner one where a library wraps it (accelerate: .optimizer)",
+        )
+
+
+def _close_if_alive(reference: weakref.ref[Guard]) -> None:
+    guard = reference()
+    if guard is not None:
+        guard.close()

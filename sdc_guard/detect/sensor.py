@@ -42,13 +42,14 @@ class StepSensor:
             too_large, odd = ratio > RATIO_LIMIT, np.abs(z) > Z_LIMIT
         self._window.admit(norms, ~(bad | too_large | odd))
         return [
-            *self._loss_alert(step, loss),
+            *self.judge_loss(step, loss),
             *self._nonfinite_alerts(step, bad, nonfinite),
             *self._alerts(step, "norm_ratio", too_large, ratio, RATIO_LIMIT, "times its average"),
             *self._alerts(step, "norm_robust_z", odd, z, Z_LIMIT, "robust σ from its median"),
         ]
 
-    def _loss_alert(self, step: int, loss: float | None) -> list[Alert]:
+    def judge_loss(self, step: int, loss: float | None) -> list[Alert]:
+        """Alerts of a step of which only the loss is to be judged."""
         if loss is None:
             return []
         finite = math.isfinite(loss)

@@ -26,12 +26,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of the training process. `first_step` is the first step that it runs."""
+    """One start of the training process.
+
+    `first_step` is the first step that it runs; `digest_budget` the percent of a step's time for
+    digests of the state, None for every tensor at every step.
+    """
 
     attempt: int
     first_step: int
     started: float
     environment: dict[str, Any] = field(default_factory=dict)
+    digest_budget: float | None = None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,9 @@ TABLES: Final[dict[str, pa.Schema]] = {
             ("step_seconds", pa.float64()),
             ("tokens", pa.int64()),
         ],
-        # of the gradient, before clipping
+        # of the gradient, before clipping and without the loss scale. scope: local (this rank's
+        # own), reduced (over ranks), sharded (this rank's shard: mean_abs is its Σ|g| over the
+        # whole tensor's elements), replicated, partial. copies: ranks that hold the same elements
         "layers": [
             ("layer", pa.int32()),
             ("norm", pa.float64()),
@@ -40,6 +42,7 @@ TABLES: Final[dict[str, pa.Schema]] = {
             ("nonfinite", pa.int64()),
             ("zeros", pa.int64()),
             ("scope", pa.string()),
+            ("copies", pa.int32()),
         ],
         # h, s1, s2 are unsigned 64-bit sums kept in signed columns
         "digests": [

@@ -66,6 +66,7 @@ def guarded(folder: Path, **options: object) -> Training:
         run=folder,
         shadow=(batch, loss_fn),
         shadow_every=3,
+        digest_budget=None,
         policy=options.pop("policy", "record"),
         **options,  # type: ignore[arg-type] # because the options of the tests are the guard's
     )

@@ -1,0 +1,146 @@
+"""Gathering one step's evidence in the training process, without waiting for anything."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from .detect.carried import Key
+from .evidence import AfterStep, BeforeStep, Gradients, HostCopy
+from .signals.batch import batch_digest, tensors_of
+from .signals.gradients import GradientCapture
+from .signals.rotation import Rotation
+from .signals.scaling import LossScale
+from .signals.shadow import ShadowResult
+from .signals.state import CarriedState, PendingDigests, digest_state
+
+
+class Collector:
+    """What was observed since the last step, until a step makes evidence of it.
+
+    Args:
+        optimizers: of one guard.
+        capture: of the gradients.
+        scale: of the loss.
+        state: whose digests are carried from step to step.
+        rotation: which of them are taken.
+    """
+
+    def __init__(
+        self,
+        optimizers: list[torch.optim.Optimizer],
+        capture: GradientCapture,
+        scale: LossScale,
+        state: CarriedState,
+        rotation: Rotation,
+    ) -> None:
+        self._optimizers = optimizers
+        self.capture, self._scale, self.state = capture, scale, state
+        self._rotation = rotation
+        self._clock: float | None = None
+        self._losses: list[torch.Tensor] = []
+        self._batches: list[HostCopy] = []
+        self._tokens = 0
+        self._carried: list[Key] = []
+        self._found: PendingDigests | None = None
+
+    def observe(self, loss: Any, batch: Any) -> None:
+        """Take a loss, a scalar tensor or number, and a batch."""
+        self._losses.append(_scalar(loss))
+        digest = batch_digest(batch)
+        if digest is not None:
+            self._batches.append(HostCopy(digest))
+            self._tokens += next(tensors_of(batch)).numel()
+
+    def observe_closure(self, loss: Any) -> None:
+        """Take the loss that a closure returned, unless the script gave its own."""
+        if not self._losses and (isinstance(loss, float) or _is_scalar(loss)):
+            self._losses.append(_scalar(loss))
+
+    def find_state(self) -> None:
+        """Digest the state that the step before left, as it is found now."""
+        whole = self._rotation.whole
+        self._found = self._digest(self.state.tensors(None if whole else self._carried))
+
+    def before(self, step: int, *, skipped: bool = False, stepped: bool = False) -> BeforeStep:
+        """Evidence of a step, from what was measured and observed since the last one.
+
+        Args:
+            step: its number.
+            skipped: whether a scaler left it out.
+            stepped: whether optimizers have done it already.
+        """
+        if self._found is None:
+            self.find_state()
+        found, self._found = self._found, None
+        assert found is not None
+        now = time.time()
+        seconds, self._clock = None if self._clock is None else now - self._clock, now
+        if seconds is not None:
+            self._rotation.step_took(seconds)
+        accumulation = max(self.capture.backwards, 1)
+        losses, self._losses = self._losses, []
+        batches, self._batches = tuple(self._batches), []
+        tokens, self._tokens = self._tokens, 0
+        scale = self._scale.value()
+        found_inf = None if skipped else self._scale.found_inf(self._optimizers)
+        return BeforeStep(
+            step=step,
+            time=now,
+            step_seconds=seconds,
+            lr=_learning_rate(self._optimizers[0]),
+            gradients=tuple(
+                Gradients(measured.rows, HostCopy(measured.sums), measured.reduced)
+                for measured in self.capture.take(stepped=stepped)
+            ),
+            losses=HostCopy(torch.stack(losses)) if losses else None,
+            accumulation=accumulation,
+            batches=batches,
+            tokens=tokens or None,
+            digests=found,
+            digest_rows=HostCopy(found.rows),
+            scale=None if scale is None else HostCopy(scale),
+            found_inf=None if found_inf is None else HostCopy(found_inf),
+            skipped=skipped,
+        )
+
+    def after(self, step: int, shadow: ShadowResult | None) -> AfterStep:
+        """Evidence of what a step left behind."""
+        sizes = self.state.sizes()
+        self._carried = self._rotation.choose(list(sizes), sizes)
+        digests = self._digest(self.state.tensors(self._carried))
+        losses = None if shadow is None else HostCopy(shadow.losses)
+        return AfterStep(step, digests, HostCopy(digests.rows), shadow, losses)
+
+    def missing_from(self, held: set[Key]) -> PendingDigests:
+        """Digests of the state that is not in `held`."""
+        rest = {key: tensor for key, tensor in self.state.tensors().items() if key not in held}
+        return digest_state(rest, self.state.offsets)
+
+    def _digest(self, tensors: dict[Key, torch.Tensor]) -> PendingDigests:
+        started = time.perf_counter()
+        digests = digest_state(tensors, self.state.offsets)
+        if tensors and digests.rows.device.type == "cpu":
+            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+            self._rotation.digested(size, time.perf_counter() - started)
+        return digests
+
+
+def _scalar(loss: Any) -> torch.Tensor:
+    # a copy: the script may change its own tensor in place
+    if isinstance(loss, torch.Tensor):
+        return loss.detach().to(torch.float64, copy=True).reshape(())
+    return torch.tensor(float(loss), dtype=torch.float64)
+
+
+def _is_scalar(loss: Any) -> bool:
+    return isinstance(loss, torch.Tensor) and loss.numel() == 1
+
+
+def _learning_rate(optimizer: torch.optim.Optimizer) -> float | None:
+    lr = optimizer.param_groups[0].get("lr")
+    if isinstance(lr, torch.Tensor):
+        return float(lr) if lr.device.type == "cpu" and lr.numel() == 1 else None
+    return float(lr) if isinstance(lr, (int, float)) else None
