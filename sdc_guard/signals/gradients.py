@@ -180,11 +180,11 @@ class GradientCapture:
             self._trouble("measuring a gradient", error)
 
     def _begin(self, row: int, gradient: torch.Tensor) -> None:
+        if self._begins is not None:
+            self._begins()  # first: it may end a step that a scaler skipped
         if self._first is not None and self._first[0] == row and self._first[1]() is not gradient:
             self._ends = []  # the script dropped what had been accumulated
         self._first = (row, weakref.ref(gradient))
-        if self._begins is not None:
-            self._begins()
         end = _EndOfBackward(self)
         if self._engine_works and self.queue(end):
             self._under_way = weakref.ref(end)
