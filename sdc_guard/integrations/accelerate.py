@@ -41,7 +41,7 @@ def guard_for(
         options: further arguments of Guard.
 
     Raises:
-        UsageError: the optimizer is one that torch's step hooks do not reach.
+        UsageError: the optimizer is none of torch, DeepSpeed's for example.
     """
     scaler = {} if accelerator.scaler is None else {"scaler": accelerator.scaler}
     bare = accelerator.unwrap_model(model, keep_torch_compile=False)
@@ -49,17 +49,17 @@ def guard_for(
 
 
 def unwrapped_optimizer(optimizer: Any) -> torch.optim.Optimizer:
-    """The torch optimizer inside Accelerate's wrapper, on which step hooks can be registered.
+    """The optimizer inside Accelerate's wrapper, whose own steps call no hooks.
 
     Raises:
-        UsageError: there is none.
+        UsageError: it is none of torch.
     """
-    found = optimizer
-    while isinstance(found, AcceleratedOptimizer):
-        found = found.optimizer
-    if not isinstance(found, torch.optim.Optimizer):
+    while isinstance(optimizer, AcceleratedOptimizer):
+        optimizer = optimizer.optimizer
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        kind = type(optimizer)
         raise UsageError(
-            f"{type(found).__module__}.{type(found).__qualname__} is not a torch optimizer",
-            next_step="a guard follows the steps of torch.optim.Optimizer and its subclasses",
+            f"{kind.__module__}.{kind.__qualname__} is not a torch.optim.Optimizer",
+            next_step="a guard follows the steps of torch's optimizers and their subclasses",
         )
-    return found
+    return optimizer

@@ -84,6 +84,7 @@ class GuardHooks:
             loss = loss * trainer.accumulate_grad_batches
         if len(self.guards) == 1:
             self.guards[0].observe(loss, self._batch)
+            self._compare_counts(trainer)
         else:
             self._losses.append((loss, self._batch))
 
@@ -98,17 +99,8 @@ class GuardHooks:
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Let go of the batch, and tell once when the two counts of steps part."""
+        """Let go of the batch."""
         self._batch = None
-        if self._ahead is None or self.guards[0].step - trainer.global_step == self._ahead:
-            return
-        self._ahead = None
-        _log.warning(
-            "SDC Guard: Lightning counts %d steps, but the next step of the optimizer is %d; from "
-            "here on the steps in the names of Lightning's checkpoints are not the guard's",
-            trainer.global_step,
-            self.guards[0].step,
-        )
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Write what is left and detach."""
@@ -134,15 +126,32 @@ class GuardHooks:
             return self._counted
         return [0] * len(trainer.optimizers)
 
+    def _compare_counts(self, trainer: Any) -> None:
+        """Tell once when Lightning counts a step that its optimizer did not make.
+
+        An overridden `optimizer_step` can do that, and a `training_step` that returns None.
+        """
+        if self._ahead is None or self.guards[0].step - trainer.global_step == self._ahead:
+            return
+        self._ahead = None
+        _log.warning(
+            "SDC Guard: Lightning counts %d steps, but the next step of the optimizer is %d; from "
+            "here on the steps in the names of Lightning's checkpoints are not the guard's",
+            trainer.global_step,
+            self.guards[0].step,
+        )
+
     def _steps(self) -> list[int]:
+        for guard in self.guards:
+            guard.flush()  # a step that a scaler skipped is counted by then
         return [guard.step - 1 for guard in self.guards]
 
     def _close(self) -> None:
         self._batch, self._losses = None, []
-        if len(self.guards) > 1:
-            self._counted = self._steps()
         for guard in self.guards:
             guard.close()
+        if len(self.guards) > 1:
+            self._counted = self._steps()
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the guards: a copy, in another process perhaps, records nothing by itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import ROOT
 
 from sdc_guard import RunReader
 
@@ -69,6 +71,14 @@ def by_hand(
         mean = sum(loss.item() for loss in losses) / len(losses)
         found.append((mean, gradient_norm(model.parameters())))
     return found
+
+
+def example(library: str) -> str:
+    """The example of a section of the integrations' document."""
+    text = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
+    section = text.split(f"\n## {library}\n")[1].split("\n## ")[0]
+    (code,) = re.findall(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    return str(code)
 
 
 def close(values: Any) -> Any:

@@ -14,7 +14,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before the first import of any of its libr
 
 import pytest
 import torch
-from recorded import by_hand, close, rows, sum_of_bits, sums_of_bits
+from recorded import by_hand, close, example, rows, sum_of_bits, sums_of_bits
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
@@ -201,9 +201,13 @@ def test_setups_trainer_checkpoint_n_is_what_guard_step_n_left_behind_also_after
 ) -> None:
     options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1}
     data, run = texts(8), tmp_path / "sdc_guard"
-    trainer_of(tmp_path, tiny_llama(), data, SdcGuardCallback(), **options).train()
+    trainer_of(
+        tmp_path, tiny_llama(), data, SdcGuardCallback(digest_budget=None), **options
+    ).train()
     once = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
-    resumed = trainer_of(tmp_path, tiny_llama(), data, SdcGuardCallback(), **options)
+    resumed = trainer_of(
+        tmp_path, tiny_llama(), data, SdcGuardCallback(digest_budget=None), **options
+    )
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     steps = rows(run, "step, attempt")
     assert steps == [(1, 1), (2, 1), (3, 2), (4, 2)]
@@ -252,7 +256,11 @@ def test_setups_trainer_halts_and_closes(tmp_path: Path) -> None:
             model.net[0].weight.view(torch.int32)[2, 3] ^= 1 << 20
 
     trainer = trainer_of(
-        tmp_path, Line(), points(8), SdcGuardCallback(policy="halt"), At(2, overwrite)
+        tmp_path,
+        Line(),
+        points(8),
+        SdcGuardCallback(policy="halt", digest_budget=None),
+        At(2, overwrite),
     )
     with pytest.raises(TrainingHalted, match=r"net\.0\.weight"):
         trainer.train()
@@ -323,3 +331,15 @@ def test_setups_trainer_with_a_scaler_records_unscaled_gradients_and_skipped_ste
     for values in (expected, recorded):
         del values[1]
     assert recorded == close(expected)
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument:UserWarning")  # on a CPU
+def test_setups_trainer_example_of_the_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(example("Hugging Face Trainer"), {"model": tiny_llama(), "dataset": texts(16)})
+    steps = [step for (step,) in rows(tmp_path / "output" / "sdc_guard", "step")]
+    assert steps == [1, 2, 3, 4, 5, 6]
+    saved = {path.name for path in (tmp_path / "output").glob("checkpoint-*")}
+    assert saved == {f"checkpoint-{step}" for step in steps[1::2]}
