@@ -73,6 +73,13 @@ def by_hand(
     return found
 
 
+def another_scaler() -> torch.amp.GradScaler:
+    """One that has been used: with it the guard cannot tell which one is the training's."""
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    return scaler
+
+
 def example(library: str) -> str:
     """The example of a section of the integrations' document."""
     text = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")

@@ -13,7 +13,16 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
-from recorded import by_hand, close, example, gradient_norm, rows, sum_of_bits, sums_of_bits
+from recorded import (
+    another_scaler,
+    by_hand,
+    close,
+    example,
+    gradient_norm,
+    rows,
+    sum_of_bits,
+    sums_of_bits,
+)
 
 from sdc_guard import RunReader, TrainingHalted
 from sdc_guard.integrations.lightning import SdcGuardCallback
@@ -161,20 +170,21 @@ def test_setups_lightning_in_mixed_precision_with_a_scaler(
 ) -> None:
     # precision="16-mixed" makes bf16 of it on a CPU; its plugin does float16 there, with a scaler
     batches, scale = data(STEPS), 2.0**8
-    batches[1][1] *= 1e5  # its gradient is no float16 in step 2
+    batches[0][1] *= 1e5  # its gradient is no float16 in step 1
     plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=scale))
     callback = SdcGuardCallback(tmp_path / "run", policy="record")
     module = Line()
     trainer = trainer_of(tmp_path, callback, plugins=[plugin], gradient_clip_val=clip)
+    other = another_scaler()
     trainer.fit(module, loader(batches))
-    assert plugin.scaler.get_scale() == scale / 2
+    assert (plugin.scaler.get_scale(), other.get_scale()) == (scale / 2, 2.0**16)
     run = tmp_path / "run"
-    assert rows(run, "step, skipped") == [(1, False), (2, True), (3, False), (4, False)]
-    scales = [scale, scale, scale / 2, scale / 2]
+    assert rows(run, "step, skipped") == [(1, True), (2, False), (3, False), (4, False)]
+    scales = [scale, scale / 2, scale / 2, scale / 2]
     expected = [in_float16(*step) for step in zip(module.before, batches, scales, strict=True)]
     recorded = rows(run, "loss, grad_norm")
-    assert recorded[1][0] == pytest.approx(expected[1][0])
-    del recorded[1], expected[1]
+    assert recorded[0][0] == pytest.approx(expected[0][0])
+    del recorded[0], expected[0]
     assert recorded == close(expected)
 
 
