@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,6 +15,8 @@ import torch
 from conftest import ROOT
 
 from sdc_guard import RunReader
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when one of Hugging Face's libraries is imported
 
 
 def rows(run: Path, columns: str, table: str = "steps") -> list[Any]:

@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 from conftest import ROOT
 from recorded import another_scaler, by_hand, close, example, rows
 
 from sdc_guard import Guard, load_checkpoint
 from sdc_guard.errors import UsageError
-from sdc_guard.integrations.accelerate import guard_for
 
 MICRO_BATCHES = 8
 
@@ -43,6 +41,8 @@ class Training:
     """A script's loop over two micro-batches a step, with clipping."""
 
     def __init__(self, batches: list[list[torch.Tensor]]) -> None:
+        from accelerate import Accelerator  # takes seconds to import
+
         self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
         self.loader = torch.utils.data.DataLoader(batches, batch_size=None)
         self.before: list[dict[str, torch.Tensor]] = []
@@ -73,6 +73,12 @@ class Training:
         return [tensor.numpy().tobytes() for tensor in tensors]
 
 
+def guard_for(training: Training, **options: Any) -> Guard:
+    from sdc_guard.integrations import accelerate
+
+    return accelerate.guard_for(training.accelerator, training.model, training.optimizer, **options)
+
+
 def paired(batches: list[Any]) -> list[list[Any]]:
     return [batches[start : start + 2] for start in range(0, len(batches), 2)]
 
@@ -81,7 +87,7 @@ def test_setups_accelerate_values_are_those_of_plain_torch_and_bits_stay(tmp_pat
     training, bare = Training(data()), Training(data())
     training.prepare()
     options = {"run": tmp_path, "first_step": 1, "policy": "record"}
-    guard = guard_for(training.accelerator, training.model, training.optimizer, **options)
+    guard = guard_for(training, **options)
     training.run(guard)
     guard.close()
     expected = by_hand(net(), training.before, paired(data()), net_loss)
@@ -103,7 +109,7 @@ def test_setups_accelerate_with_a_scaler(tmp_path: Path) -> None:
     other = another_scaler()
     training.prepare()
     options = {"run": tmp_path, "policy": "record"}
-    with guard_for(training.accelerator, training.model, training.optimizer, **options) as guard:
+    with guard_for(training, **options) as guard:
         training.run(guard)
     assert (training.accelerator.scaler.get_scale(), other.get_scale()) == (2.0**99, 2.0**16)
     assert rows(tmp_path, "step, skipped") == [(0, True), (1, False), (2, False), (3, False)]
@@ -116,7 +122,7 @@ def test_setups_accelerate_with_a_scaler(tmp_path: Path) -> None:
 def test_setups_accelerate_checkpoint_of_what_it_prepared_is_clean(tmp_path: Path) -> None:
     training = Training(data())
     training.prepare()
-    guard = guard_for(training.accelerator, training.model, training.optimizer, run=tmp_path)
+    guard = guard_for(training, run=tmp_path)
     training.run(guard)
     folder = guard.checkpoint({"model": training.model, "optimizer": training.optimizer}, 3)
     guard.close()
@@ -131,8 +137,9 @@ def test_setups_accelerate_checkpoint_of_what_it_prepared_is_clean(tmp_path: Pat
 
 def test_setups_accelerate_refuses_what_is_no_torch_optimizer(tmp_path: Path) -> None:
     training = Training(data())
+    training.model, training.optimizer = net(), object()
     with pytest.raises(UsageError, match=r"builtins\.object is not a torch\.optim\.Optimizer"):
-        guard_for(training.accelerator, net(), object(), run=tmp_path)
+        guard_for(training, run=tmp_path)
 
 
 def test_setups_accelerate_example_of_the_documents(

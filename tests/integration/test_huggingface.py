@@ -4,121 +4,36 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-os.environ["HF_HUB_OFFLINE"] = "1"  # before the first import of any of its libraries
 
 import pytest
 import torch
 from recorded import another_scaler, by_hand, close, example, rows, sum_of_bits, sums_of_bits
 from safetensors.torch import load_file
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from sdc_guard import TrainingHalted
-from sdc_guard.integrations.huggingface import SdcGuardCallback
-
-VOCABULARY, LENGTH = 17, 8
 
 
-def tiny_llama(dropout: float = 0.0) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=8, intermediate_size=12, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=LENGTH, attention_dropout=dropout,
-    )  # fmt: skip
-    return LlamaForCausalLM(config)
+@pytest.fixture(scope="module")
+def hf() -> Any:
+    """The library, with what the tests make of it."""
+    import trainer_parts
+
+    return trainer_parts
 
 
-class Line(torch.nn.Module):
-    """A model of a user's own: it takes no further arguments and gives a mean loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.net = torch.nn.Sequential(
-            torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 1)
-        )
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        out = self.net(x)
-        return {"loss": (out - labels).square().mean(), "logits": out}
-
-
-def texts(count: int) -> list[dict[str, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(1)
-    drawn = torch.randint(VOCABULARY, (count, LENGTH), generator=generator)
-    return [{"input_ids": text, "labels": text} for text in drawn]
-
-
-def points(count: int) -> list[dict[str, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(1)
-    drawn = torch.randn((count, 6), generator=generator)
-    return [{"x": row[:5], "labels": row[5:]} for row in drawn]
-
-
-class Weights(TrainerCallback):
-    """Keeps the weights that each step starts from."""
-
-    def __init__(self) -> None:
-        self.before: list[dict[str, torch.Tensor]] = []
-
-    def on_step_begin(self, *_: Any, model: torch.nn.Module, **kwargs: Any) -> None:
-        self.before.append(copy.deepcopy(model.state_dict()))
-
-
-class At(TrainerCallback):
-    """Calls a function at the end of one step."""
-
-    def __init__(self, step: int, action: Callable[..., Any]) -> None:
-        self.step, self.action = step, action
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step:
-            self.action(**kwargs)
-
-
-def trainer_of(
-    folder: Path, model: torch.nn.Module, data: list[Any], *callbacks: Any, **options: Any
-) -> Trainer:
-    """A Trainer of four steps that takes the data in their order."""
-    defaults: dict[str, Any] = {
-        "max_steps": 4, "per_device_train_batch_size": 2, "train_sampling_strategy": "sequential",
-        "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "report_to": [],
-        "disable_tqdm": True, "optim": "adamw_torch", "learning_rate": 1e-2,
-    }  # fmt: skip
-    arguments = TrainingArguments(str(folder), **{**defaults, **options})
-    return Trainer(model, arguments, train_dataset=data, callbacks=list(callbacks))
-
-
-def collated(data: list[Any], size: int = 2) -> list[dict[str, torch.Tensor]]:
-    """Batches of `size`."""
-    parts = [data[start : start + size] for start in range(0, len(data), size)]
-    return [{key: torch.stack([row[key] for row in part]) for key in part[0]} for part in parts]
-
-
-def line_loss(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    loss: torch.Tensor = model(**{key: value.double() for key, value in batch.items()})["loss"]
-    return loss
-
-
-def text_loss(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    logits = model(input_ids=batch["input_ids"]).logits[:, :-1]
-    targets = batch["input_ids"][:, 1:]
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def test_setups_trainer_values_are_those_of_plain_torch_before_clipping(tmp_path: Path) -> None:
-    weights, data = Weights(), points(8)
-    callback = SdcGuardCallback(policy="record")
-    trainer_of(tmp_path, Line(), data, callback, weights, max_grad_norm=1e-6).train()
-    batches = [[batch] for batch in collated(data)]
+def test_setups_trainer_values_are_those_of_plain_torch_before_clipping(
+    hf: Any, tmp_path: Path
+) -> None:
+    weights, data = hf.Weights(), hf.points(8)
+    callback = hf.SdcGuardCallback(policy="record")
+    hf.trainer_of(tmp_path, hf.Line(), data, callback, weights, max_grad_norm=1e-6).train()
+    batches = [[batch] for batch in hf.collated(data)]
     run = tmp_path / "sdc_guard"  # the default
     assert rows(run, "loss, grad_norm") == close(
-        by_hand(Line(), weights.before, batches, line_loss)
+        by_hand(hf.Line(), weights.before, batches, hf.line_loss)
     )
     assert rows(run, "step, accumulation") == [(step, 1) for step in (1, 2, 3, 4)]
     assert len({hash_ for (hash_,) in rows(run, "batch_hash")} - {None}) == 4
@@ -128,41 +43,34 @@ def test_setups_trainer_values_are_those_of_plain_torch_before_clipping(tmp_path
 
 @pytest.mark.parametrize("own_loss", [False, True], ids=["model", "compute_loss_func"])
 def test_setups_trainer_accumulation_of_a_transformers_model(
-    own_loss: bool, tmp_path: Path
+    hf: Any, own_loss: bool, tmp_path: Path
 ) -> None:
     # 10 samples of 2: steps of 2, 2 and 1 micro-batches, then the data once more
-    weights, data = Weights(), texts(10)
-    trainer = trainer_of(
+    weights, data = hf.Weights(), hf.texts(10)
+    trainer = hf.trainer_of(
         tmp_path,
-        tiny_llama(),
+        hf.tiny_llama(),
         data,
-        SdcGuardCallback(tmp_path / "run", policy="record"),
+        hf.SdcGuardCallback(tmp_path / "run", policy="record"),
         weights,
         gradient_accumulation_steps=2,
     )
     if own_loss:
-        trainer.compute_loss_func = summed_loss
+        trainer.compute_loss_func = hf.summed_loss
     trainer.train()
-    one, two, three, four, five = collated(data)
+    one, two, three, four, five = hf.collated(data)
     steps = [[one, two], [three, four], [five], [one, two]]
-    expected = by_hand(tiny_llama(), weights.before, steps, text_loss)
+    expected = by_hand(hf.tiny_llama(), weights.before, steps, hf.text_loss)
     assert rows(tmp_path / "run", "loss, grad_norm") == close(expected)
     assert rows(tmp_path / "run", "accumulation") == [(2,), (2,), (1,), (2,)]
     logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert [loss for (loss,) in rows(tmp_path / "run", "loss")] == pytest.approx(logged, rel=1e-6)
 
 
-def summed_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
-    targets = labels[:, 1:].flatten()
-    logits = outputs["logits"][:, :-1].flatten(0, 1)
-    total = torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
-    return total / num_items_in_batch
-
-
-def test_setups_trainer_records_a_loss_that_its_log_hides(tmp_path: Path) -> None:
-    data = points(8)
+def test_setups_trainer_records_a_loss_that_its_log_hides(hf: Any, tmp_path: Path) -> None:
+    data = hf.points(8)
     data[6]["labels"] = torch.tensor([math.nan])  # in the last step
-    trainer = trainer_of(tmp_path, Line(), data, SdcGuardCallback(policy="record"))
+    trainer = hf.trainer_of(tmp_path, hf.Line(), data, hf.SdcGuardCallback(policy="record"))
     trainer.train()
     logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert all(map(math.isfinite, logged))
@@ -175,13 +83,15 @@ def test_setups_trainer_records_a_loss_that_its_log_hides(tmp_path: Path) -> Non
     assert {step for step, _ in alerts} == {4}
 
 
-def test_setups_trainer_bits_and_generator_are_the_same_with_and_without(tmp_path: Path) -> None:
+def test_setups_trainer_bits_and_generator_are_the_same_with_and_without(
+    hf: Any, tmp_path: Path
+) -> None:
     ends = []
-    for number, callbacks in enumerate([[], [SdcGuardCallback()]]):
-        trainer = trainer_of(
+    for number, callbacks in enumerate([[], [hf.SdcGuardCallback()]]):
+        trainer = hf.trainer_of(
             tmp_path / str(number),
-            tiny_llama(dropout=0.2),
-            texts(16),
+            hf.tiny_llama(dropout=0.2),
+            hf.texts(16),
             *callbacks,
             gradient_accumulation_steps=2,
             train_sampling_strategy="random",
@@ -197,16 +107,17 @@ def test_setups_trainer_bits_and_generator_are_the_same_with_and_without(tmp_pat
 
 
 def test_setups_trainer_checkpoint_n_is_what_guard_step_n_left_behind_also_after_a_resume(
+    hf: Any,
     tmp_path: Path,
 ) -> None:
     options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1}
-    data, run = texts(8), tmp_path / "sdc_guard"
-    trainer_of(
-        tmp_path, tiny_llama(), data, SdcGuardCallback(digest_budget=None), **options
+    data, run = hf.texts(8), tmp_path / "sdc_guard"
+    hf.trainer_of(
+        tmp_path, hf.tiny_llama(), data, hf.SdcGuardCallback(digest_budget=None), **options
     ).train()
     once = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
-    resumed = trainer_of(
-        tmp_path, tiny_llama(), data, SdcGuardCallback(digest_budget=None), **options
+    resumed = hf.trainer_of(
+        tmp_path, hf.tiny_llama(), data, hf.SdcGuardCallback(digest_budget=None), **options
     )
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     steps = rows(run, "step, attempt")
@@ -221,13 +132,15 @@ def test_setups_trainer_checkpoint_n_is_what_guard_step_n_left_behind_also_after
     }
 
 
-def test_setups_trainer_that_fails_is_left_as_it_was_and_trains_again(tmp_path: Path) -> None:
+def test_setups_trainer_that_fails_is_left_as_it_was_and_trains_again(
+    hf: Any, tmp_path: Path
+) -> None:
     def fail(**_: Any) -> None:
         raise RuntimeError("out of patience")
 
-    failing = At(3, fail)
-    callback = SdcGuardCallback()
-    trainer = trainer_of(tmp_path, Line(), points(8), callback, failing)
+    failing = hf.At(3, fail)
+    callback = hf.SdcGuardCallback()
+    trainer = hf.trainer_of(tmp_path, hf.Line(), hf.points(8), callback, failing)
     with pytest.raises(RuntimeError, match="out of patience"):
         trainer.train()
     first = callback.guard
@@ -242,7 +155,7 @@ def test_setups_trainer_that_fails_is_left_as_it_was_and_trains_again(tmp_path: 
     assert rows(tmp_path / "sdc_guard", "step, attempt") == [(step, 2) for step in (1, 2, 3, 4)]
 
 
-def nothing_is_left(trainer: Trainer) -> None:
+def nothing_is_left(trainer: Any) -> None:
     assert not {"training_step", "_run_epoch"} & set(vars(trainer))
     optimizer = trainer.optimizer.optimizer
     assert not optimizer._optimizer_step_pre_hooks
@@ -250,17 +163,17 @@ def nothing_is_left(trainer: Trainer) -> None:
     assert not any(p._post_accumulate_grad_hooks for p in trainer.model.parameters())
 
 
-def test_setups_trainer_halts_and_closes(tmp_path: Path) -> None:
+def test_setups_trainer_halts_and_closes(hf: Any, tmp_path: Path) -> None:
     def overwrite(model: torch.nn.Module, **_: Any) -> None:
         with torch.no_grad():
             model.net[0].weight.view(torch.int32)[2, 3] ^= 1 << 20
 
-    trainer = trainer_of(
+    trainer = hf.trainer_of(
         tmp_path,
-        Line(),
-        points(8),
-        SdcGuardCallback(policy="halt", digest_budget=None),
-        At(2, overwrite),
+        hf.Line(),
+        hf.points(8),
+        hf.SdcGuardCallback(policy="halt", digest_budget=None),
+        hf.At(2, overwrite),
     )
     with pytest.raises(TrainingHalted, match=r"net\.0\.weight"):
         trainer.train()
@@ -270,7 +183,7 @@ def test_setups_trainer_halts_and_closes(tmp_path: Path) -> None:
     assert alerts == [(3, "proven")]
 
 
-def test_setups_trainer_can_be_copied_while_it_trains(tmp_path: Path) -> None:
+def test_setups_trainer_can_be_copied_while_it_trains(hf: Any, tmp_path: Path) -> None:
     copies: list[Any] = []
 
     def copy_all(**kwargs: Any) -> None:
@@ -278,31 +191,33 @@ def test_setups_trainer_can_be_copied_while_it_trains(tmp_path: Path) -> None:
         copies.append(pickle.loads(pickle.dumps(callback)))
         copies.append(pickle.loads(pickle.dumps(kwargs["model"])))
 
-    callback = SdcGuardCallback(policy="record")
-    trainer = trainer_of(tmp_path, Line(), points(8), callback, At(2, copy_all))
+    callback = hf.SdcGuardCallback(policy="record")
+    trainer = hf.trainer_of(tmp_path, hf.Line(), hf.points(8), callback, hf.At(2, copy_all))
     trainer.train()
     other, unpickled, model = copies
     assert unpickled.guard is None
     assert model.state_dict().keys() == trainer.model.state_dict().keys()
-    batch = collated(points(2))[0]
+    batch = hf.collated(hf.points(2))[0]
     loss = other.training_step(other.model, batch)
-    assert loss.item() == pytest.approx(line_loss(other.model.double(), batch).item(), rel=1e-6)
+    assert loss.item() == pytest.approx(hf.line_loss(other.model.double(), batch).item(), rel=1e-6)
     assert rows(tmp_path / "sdc_guard", "step") == [(1,), (2,), (3,), (4,)]
 
 
-def test_setups_trainer_keeps_what_another_callback_put_in_its_place(tmp_path: Path) -> None:
+def test_setups_trainer_keeps_what_another_callback_put_in_its_place(
+    hf: Any, tmp_path: Path
+) -> None:
     calls = []
 
-    class Counting(TrainerCallback):
+    class Counting(hf.TrainerCallback):
         def on_train_begin(self, *_: Any, **kwargs: Any) -> None:
             inner = trainer.training_step
             trainer.training_step = lambda *a, **k: (calls.append(1), inner(*a, **k))[1]
 
-    trainer = trainer_of(tmp_path, Line(), points(8), SdcGuardCallback(), Counting())
+    trainer = hf.trainer_of(tmp_path, hf.Line(), hf.points(8), hf.SdcGuardCallback(), Counting())
     trainer.train()
     assert len(calls) == 4
     assert "training_step" in vars(trainer)
-    trainer.training_step(trainer.model, collated(points(2))[0])  # the guard has let go of it
+    trainer.training_step(trainer.model, hf.collated(hf.points(2))[0])  # the guard has let go of it
     assert len(calls) == 5
     assert rows(tmp_path / "sdc_guard", "step, tokens") == [(step, 2) for step in (1, 2, 3, 4)]
     trainer.remove_callback(Counting)
@@ -312,12 +227,15 @@ def test_setups_trainer_keeps_what_another_callback_put_in_its_place(tmp_path: P
 
 
 def test_setups_trainer_with_a_scaler_records_unscaled_gradients_and_skipped_steps(
+    hf: Any,
     tmp_path: Path,
 ) -> None:
     # Accelerate makes no scaler on a CPU, but takes one that is there when it prepares
-    weights, data = Weights(), points(8)
+    weights, data = hf.Weights(), hf.points(8)
     data[1]["labels"] *= 1e12  # overflows in step 1 when it is scaled
-    trainer = trainer_of(tmp_path, Line(), data, SdcGuardCallback(policy="record"), weights)
+    trainer = hf.trainer_of(
+        tmp_path, hf.Line(), data, hf.SdcGuardCallback(policy="record"), weights
+    )
     trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
     other = another_scaler()
     trainer.train()
@@ -325,9 +243,9 @@ def test_setups_trainer_with_a_scaler_records_unscaled_gradients_and_skipped_ste
     assert trainer.accelerator.scaler.get_scale() == 2.0**99
     run = tmp_path / "sdc_guard"
     assert rows(run, "step, skipped") == [(1, True), (2, False), (3, False), (4, False)]
-    batches = [[batch] for batch in collated(data)]
+    batches = [[batch] for batch in hf.collated(data)]
     expected, recorded = (
-        by_hand(Line(), weights.before, batches, line_loss),
+        by_hand(hf.Line(), weights.before, batches, hf.line_loss),
         rows(run, "loss, grad_norm"),
     )
     for values in (expected, recorded):
@@ -337,10 +255,10 @@ def test_setups_trainer_with_a_scaler_records_unscaled_gradients_and_skipped_ste
 
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument:UserWarning")  # on a CPU
 def test_setups_trainer_example_of_the_documents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hf: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(example("Hugging Face Trainer"), {"model": tiny_llama(), "dataset": texts(16)})
+    exec(example("Hugging Face Trainer"), {"model": hf.tiny_llama(), "dataset": hf.texts(16)})
     steps = [step for (step,) in rows(tmp_path / "output" / "sdc_guard", "step")]
     assert steps == [1, 2, 3, 4, 5, 6]
     saved = {path.name for path in (tmp_path / "output").glob("checkpoint-*")}
