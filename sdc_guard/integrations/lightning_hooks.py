@@ -85,7 +85,7 @@ class GuardHooks:
         if len(self.guards) == 1:
             self.guards[0].observe(loss, self._batch)
             self._compare_counts(trainer)
-        else:
+        elif self.guards:
             self._losses.append((loss, self._batch))
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:

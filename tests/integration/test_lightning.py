@@ -91,6 +91,27 @@ def test_setups_lightning_in_mixed_precision_with_a_scaler(
     assert recorded == close(expected)
 
 
+def test_setups_lightning_line_search_records_the_first_evaluation_of_each_step(
+    li: Any, tmp_path: Path
+) -> None:
+    evaluated = []
+
+    class Searching(li.Line):
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.LBFGS(self.net.parameters(), max_iter=3)
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            loss: torch.Tensor = super().training_step(batch, batch_idx)
+            evaluated.append((batch_idx, loss.item()))
+            return loss
+
+    callback = li.SdcGuardCallback(tmp_path / "run", policy="record")
+    li.trainer_of(tmp_path, callback).fit(Searching(), li.loader(li.data(li.STEPS)))
+    first = dict(reversed(evaluated))
+    assert len(evaluated) > 2 * len(first)
+    assert rows(tmp_path / "run", "step, loss") == [(n + 1, first[n]) for n in range(4)]
+
+
 def test_setups_lightning_loss_that_is_nan(li: Any, tmp_path: Path) -> None:
     batches = li.data(li.STEPS)
     batches[3][1].fill_(math.nan)
@@ -173,6 +194,27 @@ def test_setups_lightning_several_optimizers_have_a_run_each(li: Any, tmp_path: 
     assert trainer.global_step == 12  # which counts the steps of both
     assert rows(first, "step, attempt") == [(n, 1 if n < 5 else 2) for n in range(1, 9)]
     assert rows(second, "step, attempt") == [(n, 1 if n < 3 else 2) for n in range(1, 5)]
+
+
+def test_setups_lightning_several_optimizers_count_skipped_steps_in_a_checkpoint(
+    li: Any, tmp_path: Path
+) -> None:
+    class Save(li.Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            trainer.save_checkpoint(tmp_path / "newest.ckpt")
+
+    batches = li.data(3)
+    batches[2][1] *= 1e5  # its gradients are no float16
+    plugin = li.MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**8))
+    callback = li.SdcGuardCallback(tmp_path / "run", policy="record")
+    trainer = li.trainer_of(
+        tmp_path, callback, Save(), plugins=[plugin], max_steps=-1, max_epochs=1
+    )
+    trainer.fit(li.Duel(), li.loader(batches))
+    states = torch.load(tmp_path / "newest.ckpt", weights_only=True)["callbacks"]
+    assert states["SdcGuardCallback"] == {"steps": [3, 2]}
+    skipped = [rows(tmp_path / "run" / f"optimizer={n}", "step, skipped") for n in (0, 1)]
+    assert skipped == [[(1, False), (2, False), (3, True)], [(1, False), (2, True)]]
 
 
 def own_norms(run: Path, net: str) -> list[float]:
