@@ -168,7 +168,8 @@ class Guard:
             return
         with self._safely("observing a batch"):
             self._settle()
-            self._collector.observe(loss, batch)
+            if not (self._hooks.open and self._emitted):  # a line search evaluates once more
+                self._collector.observe(loss, batch)
 
     def refresh(self) -> None:
         """Tell the guard that the script has just written to parameters or optimizer state.
