@@ -84,7 +84,7 @@ class OptimizerAudit:
         parameters: list[tuple[Layer, torch.nn.Parameter]],
         optimizer: torch.optim.Optimizer,
         *,
-        every: int = 200,
+        every: int = 1000,
         elements: int = SLICE,
     ) -> None:
         self._optimizer = optimizer

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..detect.invariants import Slice
 
-SLICE = 1 << 20  # elements: 4 MB of float32 are copied before a step
+SLICE = 1 << 18  # elements: 1 MB of float32 is copied before a step
 
 
 class Turns:
