@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numba as nb
+import torch
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -18,6 +19,18 @@ def _as_pointer(context: Any, address: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(address), generate
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where a tensor's elements begin.
+
+    Raises:
+        ValueError: it only stands for other tensors (a distributed one does), which have them.
+    """
+    found = tensor.data_ptr()
+    if not found and tensor.numel():
+        raise ValueError(f"a {type(tensor).__name__} has no memory of its own to read")
+    return found
 
 
 # in a compiled function: an address as a pointer. Its caller gives no context: numba does

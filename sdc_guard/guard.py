@@ -16,7 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from .archive.manifest import Manifest
-from .archive.save import expected_digests, save_checkpoint
+from .archive.save import expected_digests, save_checkpoint, shards_in
 from .attached import close_earlier, forget, remember
 from .attempt import Place, register_attempt, with_layers_of
 from .collector import Collector
@@ -235,7 +235,7 @@ class Guard:
                 self._place.attempt,
                 payload,
                 expected,
-                self._doubts(step),
+                [*self._doubts(step), *shards_in(payload)],
                 trace_step=self._step - 1 if self._stepped else step,
             )
             self._record_checkpoint(folder, manifest)

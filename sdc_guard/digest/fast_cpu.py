@@ -10,7 +10,7 @@ import torch
 from numba import carray
 from numpy.typing import NDArray
 
-from ..compiled import compiled, pointer
+from ..compiled import address, compiled, pointer
 
 _K: Final = np.uint64(0x9E3779B97F4A7C15)
 _M1: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -66,5 +66,8 @@ def sums_into(words: torch.Tensor, first: int, out: NDArray[np.int64]) -> None:
     Args:
         words: of 1, 2, 4 or 8 bytes, whatever their dtype.
         first: index of the first word in the whole tensor.
+
+    Raises:
+        ValueError: the tensor only stands for others, and has no memory of its own.
     """
-    _BY_SIZE[words.element_size()](words.data_ptr(), words.numel(), first, out)
+    _BY_SIZE[words.element_size()](address(words), words.numel(), first, out)

@@ -17,7 +17,7 @@ import torch
 from numba import carray
 from numpy.typing import NDArray
 
-from ..compiled import compiled, pointer
+from ..compiled import address, compiled, pointer
 
 _BLOCK: Final = 1024
 PART: Final = 1 << 19
@@ -132,9 +132,9 @@ def sums(tensor: torch.Tensor, out: NDArray[np.float64]) -> None:
 
 def _part(tensor: torch.Tensor, start: int, count: int, out: NDArray[np.float64]) -> None:
     if tensor.dtype == torch.float32:
-        _part32(tensor.data_ptr() + 4 * start, count, out)
+        _part32(address(tensor) + 4 * start, count, out)
     elif tensor.dtype == torch.float64:
-        _part64(tensor.data_ptr() + 8 * start, count, out)
+        _part64(address(tensor) + 8 * start, count, out)
     else:
         flat = tensor.as_strided((count,), (1,), tensor.storage_offset() + start)
         wide = flat.to(torch.float32)
