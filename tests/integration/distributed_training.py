@@ -105,6 +105,7 @@ class Training:
         factor: by (step, rank), multiplies the loss.
         together: whether all ranks see the same batches.
         digests: whether the whole tensors are digested after each step.
+        last: called after the last step.
     """
 
     here: Here
@@ -121,6 +122,7 @@ class Training:
     together: bool = False
     digests: bool = False
     steps: int = 3
+    last: Callable[[Guard], Any] = lambda _: None
     options: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> dict[str, Any]:
@@ -135,6 +137,7 @@ class Training:
             if self.digests:
                 told["digests"] |= self._digest_all(step)
         if guard is not None:
+            told["last"] = self.last(guard)
             told["health"] = guard.health.errors, guard.health.last_error
             guard.close()
         told["state"] = self._state()

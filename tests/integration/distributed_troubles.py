@@ -43,6 +43,23 @@ def broken_hook_on_rank_1(here: Here) -> Told:
         return training(here)()
 
 
+def ddp_checkpoint_by_rank_0(here: Here) -> Told:
+    one = training(here)
+
+    def save(guard: Guard) -> Any:
+        return guard.checkpoint({"model": one.model}, 2) if here.rank == 0 else None
+
+    one.last = save
+    return one()
+
+
+def fsdp2_checkpoint(here: Here) -> Told:
+    model = sharded(Uneven())
+    one = Training(here, model, adam(model), inner=Uneven())
+    one.last = lambda guard: guard.checkpoint({"model": model}, 2)
+    return one()
+
+
 def resumed(here: Here) -> Told:
     """Three steps, and two more in a second start."""
     training(here)()

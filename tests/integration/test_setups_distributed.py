@@ -13,6 +13,7 @@ import pytest
 from distributed_launch import PATIENCE, ROOT, Outcome, launch
 from distributed_reading import recorded
 
+from sdc_guard.archive.manifest import Manifest
 from sdc_guard.store.run_file import RunFile
 
 DDP = (
@@ -31,6 +32,8 @@ TROUBLES = (
     "ddp_nan_on_one_rank",
     "guard_on_rank_0_only",
     "broken_hook_on_rank_1",
+    "ddp_checkpoint_by_rank_0",
+    "fsdp2_checkpoint",
     "resumed",
     "skipped_together",
     "halted_together",
@@ -324,6 +327,25 @@ def test_setups_trouble_in_one_ranks_hooks_stays_there(two: Outcome) -> None:
     assert {key: found.steps[key][0] for key in found.steps} == {
         (rank, step): 1 for rank in range(2) for step in range(3)
     }
+
+
+def test_setups_ddp_a_checkpoint_by_one_rank_is_clean(two: Outcome) -> None:
+    scenario = "ddp_checkpoint_by_rank_0"
+    sound(two, scenario)
+    folder = two.told(scenario, 0)["last"]
+    assert Manifest.read(folder).status == "clean"
+    assert list(folder.parent.glob("step=*")) == [folder]
+
+
+def test_setups_fsdp2_a_checkpoint_of_shards_is_not_called_clean(two: Outcome) -> None:
+    scenario = "fsdp2_checkpoint"
+    sound(two, scenario)
+    folders = [two.told(scenario, rank)["last"] for rank in range(2)]
+    assert len(set(folders)) == 2
+    for folder in folders:
+        manifest = Manifest.read(folder)
+        assert manifest.status == "suspect"
+        assert "5 tensors are one rank's shards and not proven" in manifest.reasons[0]
 
 
 def test_setups_all_ranks_agree_on_the_number_of_a_start(two: Outcome) -> None:
