@@ -13,6 +13,7 @@ from .journal import Session
 from .oracles.judgement import Judgement, Oracle
 from .result import STORED_BYTES, Result
 from .search import Found, Verdict, bisect
+from .watched import percent
 
 
 def find_bracket(
@@ -93,6 +94,9 @@ def _result(
         unsettled = EXIT_ARCHIVE_INCOMPLETE
     else:
         evidence.append(f"{len(found.probes)} of {len(candidates)} checkpoints judged")
+    watched = _watched(found, judgements)
+    if watched is not None and watched < 1:
+        evidence.append(_reservation(watched, last_clean, first_corrupt))
     return Result(
         command="run",
         last_clean=last_clean,
@@ -108,7 +112,25 @@ def _result(
         ),
         evidence=tuple(evidence),
         unsettled=unsettled,
+        watched=watched,
     )
+
+
+def _watched(found: Found, judgements: dict[int, Judgement]) -> float | None:
+    """How much was watched up to the checkpoint that the answer rests on."""
+    place = found.last_clean if found.first_corrupt is None else found.first_corrupt
+    return None if place is None else judgements[place].watched
+
+
+def _reservation(watched: float, last_clean: int | None, first_corrupt: int | None) -> str:
+    upto = f"{percent(watched)} of the state's transitions up to step"
+    if first_corrupt is None:
+        return (
+            f"as far as recorded: {upto} {last_clean} were compared; "
+            "sdc-bisect verify --from STEP replays and compares every step"
+        )
+    clean = "the steps before it" if last_clean is None else f"checkpoint {last_clean}"
+    return f"{clean} may hide an earlier fault: {upto} {first_corrupt} were compared"
 
 
 def _gap(steps: list[int], last_clean: int | None, first_corrupt: int | None) -> list[str]:

@@ -156,6 +156,7 @@ def verify_command(
     from .result import STORED_BYTES
     from .storage import storage_result
     from .verify import Verifier
+    from .watched import Watch
 
     with _reader(run, attempt) as reader:
         resume = _resume(reader, command, recorded)
@@ -167,10 +168,12 @@ def verify_command(
         else:
             interval = asked(candidates, start, until)
             bracket = _search([interval.start], TraceOracle(reader), None)
-    if interval is None:
-        _progress("nothing was replayed; --from STEP replays from that checkpoint all the same")
-        _answer(bracket, as_json)
-        return
+        if interval is None:
+            _progress("nothing was replayed; --from STEP replays from that checkpoint all the same")
+            _answer(bracket, as_json)
+            return
+        watched = Watch(reader).watched(interval.start.step).share
+        attempts = len(reader.run_file.attempts)
     session = Session.new(run)
     verifier = Verifier(run, attempt, resume, session, _progress)
     result = verifier.verify(interval.start, interval.until, interval.earlier)
@@ -186,7 +189,9 @@ def verify_command(
         if not corrupt:
             raise ArchiveIncomplete(f"checkpoint {bracket.first_corrupt} is gone")
         result = storage_result(corrupt[-1], interval.start.step, result)
-    session.finish(result.as_dict())
+    if watched < 1:
+        result = _on_condition(result, interval.start.step, watched)
+    session.finish({**result.as_dict(), "attempts": attempts, "attempt": attempt})
     _answer(result, as_json)
 
 
@@ -256,7 +261,7 @@ def _search(candidates: Sequence[Checkpoint], oracle: Oracle, session: Session |
 
 def _with_later_break(reader: RunReader, result: Result) -> Result:
     """Say so if the trace proves a change after the newest clean checkpoint."""
-    from .oracles.trace import breaks
+    from .chain import breaks
 
     later = [row for row in breaks(reader) if row[0] > (result.last_clean or 0)]
     if result.first_corrupt is not None or not later:
@@ -266,13 +271,23 @@ def _with_later_break(reader: RunReader, result: Result) -> Result:
     return replace(result, evidence=(*result.evidence, text), unsettled=EXIT_RANGE_ONLY)
 
 
+def _on_condition(result: Result, start: int, watched: float) -> Result:
+    """Say on what the answer of a replay rests where the state before it was watched in part."""
+    from .watched import percent
+
+    share = f"{percent(watched)} of the state's transitions up to it were compared"
+    text = f"on condition that checkpoint {start} is right: {share}"
+    return replace(result, evidence=(*result.evidence, text))
+
+
 def _bracket(
     reader: RunReader, candidates: Sequence[Checkpoint], attempt: int | None
 ) -> tuple[Result, Interval | None]:
     """The bracket to replay: the one found last, else the one that the trace shows."""
+    from .chain import breaks
     from .interval import asked, from_bracket, newest_bracket
     from .journal import Session
-    from .oracles.trace import TraceOracle, breaks
+    from .oracles.trace import TraceOracle
     from .recorded import from_trace
     from .result import Result
 

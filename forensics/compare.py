@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from sdc_guard.store.reader import RunReader
+
+from . import compare_sql as sql
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class StepDifference:
         batch, loss, lr: whether the batch's hash, the loss, the learning rate differ.
         gradients: names of layers whose gradient measures differ.
         before, after: state that differs before and after the optimizer's update.
+        scale, skipped: whether the loss scale differs, and whether the update was skipped.
+        ranks: the ranks on which the earliest of these differs.
     """
 
     step: int
@@ -35,6 +41,9 @@ class StepDifference:
     gradients: tuple[str, ...]
     before: tuple[TensorDifference, ...]
     after: tuple[TensorDifference, ...]
+    scale: bool = False
+    skipped: bool = False
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,9 +52,14 @@ class Comparison:
 
     Attributes:
         steps: how many steps are in both.
-        tensors: how many tensors per step are in both.
-        missing: steps of the interval of which one of the two lacks the row or a digest.
+        tensors: how many tensors the state has in the replay.
+        missing: steps of the interval of which one of the two lacks the row, or what it should
+            hold. What the original did not digest by plan is not missing.
         difference: the first step at which they differ, or None.
+        compared, possible: digests that are in both, and that could be.
+        whole_before, whole_after: steps before and after whose update the whole state is in both.
+        not_restored: state that the replay began with and that is not the one that the step
+            before `first` had left in the original.
     """
 
     first: int
@@ -54,64 +68,26 @@ class Comparison:
     tensors: int
     missing: tuple[int, ...]
     difference: StepDifference | None
+    compared: int
+    possible: int
+    whole_before: frozenset[int]
+    whole_after: frozenset[int]
+    not_restored: tuple[TensorDifference, ...]
 
+    @property
+    def watched(self) -> float:
+        """The share of the possible comparisons of digests that were made."""
+        return self.compared / self.possible if self.possible else 1.0
 
-# Steps of which both traces hold the row and every digest that the replay, which is whole, holds
-_STEPS_BOTH = """
-    SELECT DISTINCT s.step FROM steps AS s JOIN other.steps AS o USING (step, rank)
-    WHERE step BETWEEN $first AND $last AND step NOT IN (
-        SELECT o.step
-        FROM other.digests AS o JOIN other.layer_names AS m USING (layer)
-        LEFT JOIN layer_names AS n USING (name)
-        LEFT JOIN digests AS d
-            ON d.layer = n.layer AND d.step = o.step AND d.phase = o.phase
-            AND d.kind = o.kind AND d.rank = o.rank
-        WHERE d.h IS NULL
-    ) AND step IN (SELECT step FROM other.digests WHERE phase = 'after')
-"""
+    def known_up_to(self, step: int) -> int:
+        """The last step before `step` that is known to have left the whole state equal.
 
-_TENSORS_BOTH = """
-    SELECT count(DISTINCT (d.kind, d.layer, d.rank))
-    FROM digests AS d JOIN layer_names AS n USING (layer)
-    JOIN other.layer_names AS m USING (name)
-    JOIN other.digests AS o
-        ON o.layer = m.layer AND o.step = d.step AND o.phase = d.phase
-        AND o.kind = d.kind AND o.rank = d.rank
-    WHERE d.step = $first
-"""
-
-# IS DISTINCT FROM, because NaN and NULL on both sides are equal here
-_STEP_ROWS = """
-    SELECT step, bool_or(s.batch_hash IS DISTINCT FROM o.batch_hash),
-        bool_or(s.loss IS DISTINCT FROM o.loss), bool_or(s.lr IS DISTINCT FROM o.lr)
-    FROM steps AS s JOIN other.steps AS o USING (step, rank)
-    WHERE step BETWEEN $first AND $last
-    GROUP BY step
-    HAVING bool_or((s.batch_hash, s.loss, s.lr) IS DISTINCT FROM (o.batch_hash, o.loss, o.lr))
-"""
-
-_GRADIENTS = """
-    SELECT l.step, n.name
-    FROM layers AS l JOIN layer_names AS n USING (layer)
-    JOIN other.layer_names AS m USING (name)
-    JOIN other.layers AS o ON o.layer = m.layer AND o.step = l.step AND o.rank = l.rank
-    WHERE l.step BETWEEN $first AND $last
-        AND (l.norm, l.max_abs, l.mean_abs, l.nonfinite, l.zeros)
-            IS DISTINCT FROM (o.norm, o.max_abs, o.mean_abs, o.nonfinite, o.zeros)
-    ORDER BY l.step, l.layer
-"""
-
-_DIGESTS = """
-    SELECT d.step, d.phase, d.kind, d.layer, n.name, d.rank
-    FROM digests AS d JOIN layer_names AS n USING (layer)
-    JOIN other.layer_names AS m USING (name)
-    JOIN other.digests AS o
-        ON o.layer = m.layer AND o.step = d.step AND o.phase = d.phase
-        AND o.kind = d.kind AND o.rank = d.rank
-    WHERE d.step BETWEEN $first AND $last
-        AND (d.h, d.s1, d.s2) IS DISTINCT FROM (o.h, o.s1, o.s2)
-    ORDER BY d.step, d.rank, d.layer, d.kind
-"""
+        Only meaningful up to the first difference. Without any other it is the step before the
+        first: the replay starts from what that one left.
+        """
+        after = [n for n in self.whole_after if n < step]
+        before = [n - 1 for n in self.whole_before if n < step]
+        return max(*after, *before, self.first - 1, self.first - 1)
 
 
 def compare(original: RunReader, replayed: RunReader, first: int, last: int) -> Comparison:
@@ -119,33 +95,76 @@ def compare(original: RunReader, replayed: RunReader, first: int, last: int) -> 
 
     Args:
         original: the run; `replayed` is attached to it as the schema "other".
-        replayed: the same steps again.
+        replayed: the same steps again, every tensor digested at every step.
     """
     original.attach("other", replayed)
     span = {"first": first, "last": last}
-    both = {row[0] for row in original.rows(_STEPS_BOTH, span)}
-    tensors = original.rows(_TENSORS_BOTH, {"first": first})[0][0]
-    missing = tuple(step for step in range(first, last + 1) if step not in both)
-    difference = _first_difference(original, span)
-    return Comparison(first, last, len(both), tensors, missing, difference)
+    both = {row[0] for row in original.rows(sql.STEPS_BOTH, span)}
+    counts = original.rows(sql.DIGESTS_BOTH, span)
+    # only of a replay that digests everything is it known what everything is
+    every = all(item.digest_budget is None for item in replayed.run_file.attempts)
+    after = _whole(counts, "after") if every else set()
+    idle = both - {row[0] for row in counts}
+    for step in sorted(idle):  # skipped: it left what the step before it had left
+        if step == first or step - 1 in after:
+            after.add(step)
+    return Comparison(
+        first,
+        last,
+        steps=len(both),
+        tensors=original.rows(sql.STATE, span)[0][0],
+        missing=tuple(step for step in range(first, last + 1) if step not in both),
+        difference=_first_difference(original, span),
+        compared=sum(row[2] for row in counts),
+        possible=sum(row[3] for row in counts),
+        whole_before=frozenset(_whole(counts, "before") if every else ()),
+        whole_after=frozenset(after),
+        not_restored=tuple(
+            TensorDifference(*row) for row in original.rows(sql.NOT_RESTORED, {"first": first})
+        ),
+    )
+
+
+def _whole(counts: list[Any], phase: str) -> set[int]:
+    """The steps of which every digest of a phase is in both."""
+    return {step for step, at, compared, possible in counts if (at, compared) == (phase, possible)}
 
 
 def _first_difference(reader: RunReader, span: dict[str, int]) -> StepDifference | None:
-    steps = {step: differ for step, *differ in reader.rows(_STEP_ROWS, span)}
-    gradients = reader.rows(_GRADIENTS, span)
-    digests = reader.rows(_DIGESTS, span)
+    steps = {step: differ for step, *differ in reader.rows(sql.STEP_ROWS, span)}
+    gradients = reader.rows(sql.GRADIENTS, span)
+    digests = reader.rows(sql.DIGESTS, span)
     differing = [*steps, *(row[0] for row in gradients), *(row[0] for row in digests)]
     if not differing:
         return None
     step = min(differing)
-    batch, loss, lr = steps.get(step, (False, False, False))
+    batch, loss, lr, scale, skipped, ranks = steps.get(step, (False,) * 5 + ([],))
+    here = [row[1:] for row in gradients if row[0] == step]
 
     def state(phase: str) -> tuple[TensorDifference, ...]:
         return tuple(
-            TensorDifference(kind, layer, name, rank)
-            for at, when, kind, layer, name, rank in digests
-            if (at, when) == (step, phase)
+            TensorDifference(*where) for at, when, *where in digests if (at, when) == (step, phase)
         )
 
-    names = tuple(dict.fromkeys(name for at, name in gradients if at == step))
-    return StepDifference(step, batch, loss, lr, names, state("before"), state("after"))
+    before, after = state("before"), state("after")
+    # what a rank computed by itself tells more than what was reduced from all of them
+    local = [rank for _, rank, scope in here if scope != "reduced"]
+    earliest: Iterable[int] = (
+        [item.rank for item in before]
+        or ranks
+        or local
+        or [rank for _, rank, _ in here]
+        or [item.rank for item in after]
+    )
+    return StepDifference(
+        step,
+        batch,
+        loss,
+        lr,
+        gradients=tuple(dict.fromkeys(name for name, _, _ in here)),
+        before=before,
+        after=after,
+        scale=scale,
+        skipped=skipped,
+        ranks=tuple(sorted(set(earliest))),
+    )

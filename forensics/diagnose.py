@@ -8,7 +8,14 @@ from typing import Any, Literal
 from .compare import StepDifference
 
 Class = Literal[
-    "state at rest", "batch", "activation", "gradient", "optimizer update", "resume", "unknown"
+    "state at rest",
+    "batch",
+    "activation",
+    "gradient",
+    "optimizer update",
+    "resume",
+    "undetermined",
+    "unknown",
 ]
 
 # Resuming restores all state or forgets a part of it (the moments are two thirds). A single
@@ -17,39 +24,81 @@ _SHARE_NOT_RESTORED = 0.5
 
 
 @dataclass(frozen=True)
+class Known:
+    """How much of the state around a first difference was compared.
+
+    Attributes:
+        before: whether all of it, before the update of that step.
+        left: whether all of it, after the step before that.
+        carried: whether what differs before the update was compared after the step before that.
+    """
+
+    before: bool = True
+    left: bool = True
+    carried: bool = True
+
+
+@dataclass(frozen=True)
 class Diagnosis:
-    """A class of fault with the sentence that explains it."""
+    """A class of fault with the sentence that explains it.
+
+    With the class "undetermined" the sentence names the classes between which the record does
+    not decide.
+    """
 
     kind: Class
     text: str
 
 
-def classify(found: StepDifference, tensors: int) -> Diagnosis:
+def classify(found: StepDifference, tensors: int, known: Known | None = None) -> Diagnosis:
     """Name what happened from what differs first, in the order in which a step runs.
 
     Args:
         found: the first difference.
-        tensors: number of tensors compared.
+        tensors: number of tensors that the state has.
+        known: how much of the state was compared; all of it by default.
     """
+    known = known or Known()
     if found.before:
         if len(found.before) > _SHARE_NOT_RESTORED * tensors:
             return Diagnosis("resume", f"{len(found.before)} of {tensors} tensors differ at once")
         names = ", ".join(f"{item.kind} {item.name}" for item in found.before[:3])
-        return Diagnosis("state at rest", f"{names} differed before the update of the step")
+        text = f"{names} differed before the update of the step"
+        if known.carried:
+            return Diagnosis("state at rest", text)
+        return _undetermined(f"{text}, and was not recorded after the step before", known)
     if found.lr:
         return Diagnosis("resume", "the learning rate was another one")
+    if found.scale:
+        return Diagnosis("resume", "the loss scale was another one")
     if found.batch:
         return Diagnosis("batch", "the batch was another one")
     if found.loss:
-        return Diagnosis("activation", "batch and state were equal, the loss was not")
+        if known.before:
+            return Diagnosis("activation", "batch and state were equal, the loss was not")
+        return _undetermined("the batch was equal, the loss was not", known, "activation")
     if found.gradients:
         text = f"the loss was equal, the gradients of {len(found.gradients)} layers were not"
-        return Diagnosis("gradient", text)
+        return (
+            Diagnosis("gradient", text) if known.before else _undetermined(text, known, "gradient")
+        )
+    if found.skipped:
+        text = "one of the two skipped the update, with equal loss and gradients"
+        return Diagnosis("resume", text)
     if found.after:
         text = "the gradients at the end of the backward were equal, "
         text = f"{text}{len(found.after)} tensors after the update were not"
-        return Diagnosis("optimizer update", text)
+        if known.before:
+            return Diagnosis("optimizer update", text)
+        return _undetermined(text, Known(left=False))
     return Diagnosis("unknown", "only the recorded rows differ")
+
+
+def _undetermined(text: str, known: Known, *classes: Class) -> Diagnosis:
+    """What the record leaves open: a tensor that it did not watch may have differed before."""
+    earlier = ("state at rest",) if known.left else ("state at rest", "optimizer update")
+    names = ", ".join((*earlier, *classes))
+    return Diagnosis("undetermined", f"{text}; the state was recorded in part: one of {names}")
 
 
 def verdict(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,10 @@ class Session:
             file.flush()
             os.fsync(file.fileno())
 
-    def finish(self, result: dict[str, Any]) -> None:
-        """Publish the result."""
-        publish_text(self.folder / "result.json", json.dumps(result, indent=1) + "\n")
+    def finish(self, result: dict[str, Any], at: float | None = None) -> None:
+        """Publish the result, as finished `at` (seconds since the epoch, by default now)."""
+        content = {**result, "finished": time.time() if at is None else at}
+        publish_text(self.folder / "result.json", json.dumps(content, indent=1) + "\n")
 
     def result(self) -> dict[str, Any] | None:
         """The result, or None while there is none that can be read."""

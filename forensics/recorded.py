@@ -7,9 +7,10 @@ import json
 from sdc_guard.digest import SingleChange
 from sdc_guard.store.reader import RunReader
 
+from .chain import all_breaks
 from .locate import LocatedTensor
-from .oracles.trace import breaks
 from .result import Result
+from .watched import Watch, percent
 
 _ALERTS = """
     SELECT detail->>'kind', name, detail FROM alerts JOIN layer_names USING (layer)
@@ -21,34 +22,38 @@ def from_trace(reader: RunReader) -> Result | None:
     """The first step whose state is not what the step before left behind, or None.
 
     Element and bits are those that the guard solved when it raised the alert. Without a replay
-    the cause stays undetermined.
+    the cause stays undetermined, and where a part of the state was watched only, so does whether
+    it was the first.
     """
-    found = breaks(reader)
+    found = [item for item in all_breaks(reader) if item.within]
     if not found:
         return None
-    step = found[0][0]
+    step, past = found[0].step, found[0].past
     dtypes = {layer.name: layer.dtype for layer in reader.run_file.layers}
     solved = {
         (kind, name): _change(detail) for kind, name, detail in reader.rows(_ALERTS, {"step": step})
     }
     tensors = tuple(
-        LocatedTensor(kind, name, solved.get((kind, name)), dtypes[name])
-        for at, kind, name in found
-        if at == step
+        LocatedTensor(x.kind, x.layer, solved.get((x.kind, x.layer)), dtypes[x.layer])
+        for x in found
+        if x.step == step
     )
+    share = Watch(reader).watched(step).share
+    evidence = [f"the digests after step {past} and before step {step} differ"]
+    if share < 1:
+        text = f"{percent(share)} of the state's transitions up to it were compared"
+        evidence.append(f"{text}: a fault before it may have gone unseen")
     return Result(
         command="verify",
-        last_clean=step - 1,
+        last_clean=step - 1 if share == 1 else None,
         first_corrupt=step,
-        exact=True,
+        exact=share == 1,
         proven=True,
         tensors=tensors,
         kind="state at rest",
         verdict="undetermined",
-        evidence=(
-            f"the digests after step {step - 1} and before step {step} differ",
-            "not replayed: no clean checkpoint is before it",
-        ),
+        evidence=(*evidence, "not replayed: no clean checkpoint is before it"),
+        watched=share,
     )
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
 from sdc_guard.store.reader import RunReader
 
 from .checkpoint import Checkpoint
+from .watched import Watch, percent
+
+# what the guard tells once of what it cannot see
+_BLIND = ("capture", "not carried", "layers changed")
 
 
 def markdown(reader: RunReader, found: list[Checkpoint], results: list[dict[str, Any]]) -> str:
@@ -18,15 +23,18 @@ def markdown(reader: RunReader, found: list[Checkpoint], results: list[dict[str,
         found: its checkpoints.
         results: the sessions' results, oldest first.
     """
-    steps, first, last = reader.rows("SELECT count(*), min(step), max(step) FROM steps")[0]
     alerts = reader.rows(
         "SELECT step, detector, coalesce(name, ''), severity, detail->>'text'"
         " FROM alerts LEFT JOIN layer_names USING (layer) ORDER BY step LIMIT 20"
     )
+    blind = reader.rows(
+        "SELECT min(step), kind, detail FROM events WHERE list_contains($kinds, kind)"
+        " GROUP BY kind, detail ORDER BY 1, 2 LIMIT 20",
+        {"kinds": list(_BLIND)},
+    )
     parts = [
         f"# Run {reader.run_file.name}",
-        f"{steps} steps recorded ({first} to {last}), {len(reader.run_file.layers)} layers, "
-        f"{len(reader.run_file.attempts)} attempts.",
+        _recorded(reader),
         *(_result(result) for result in results[-2:]),
         "## Alerts",
         _table(("step", "detector", "layer", "severity", "text"), alerts) if alerts else "None.",
@@ -36,14 +44,39 @@ def markdown(reader: RunReader, found: list[Checkpoint], results: list[dict[str,
             ((item.step, item.status, "; ".join(item.reasons)) for item in found),
         ),
     ]
+    if blind:
+        parts += ["## Not seen by the guard", _table(("step", "event", "detail"), blind)]
     if reader.damaged:
         parts += ["## Damaged files", _table(("file", "error"), reader.damaged.items())]
     return "\n\n".join(parts) + "\n"
 
 
+def _recorded(reader: RunReader) -> str:
+    steps, first, last, skipped = reader.rows(
+        "SELECT count(DISTINCT step), min(step), max(step),"
+        " count(DISTINCT step) FILTER (skipped) FROM steps"
+    )[0]
+    text = (
+        f"{steps} steps recorded ({first} to {last}), {len(reader.run_file.layers)} layers, "
+        f"{len(reader.run_file.attempts)} attempts."
+    )
+    if skipped:
+        text += f" {skipped} steps were skipped: no update was applied."
+    if last is not None and (share := Watch(reader).watched(last).share) < 1:
+        text += f" {percent(share)} of the state's transitions from step to step were compared."
+    return text
+
+
 def _result(result: dict[str, Any]) -> str:
     name = str(result["schema"]["name"]).rpartition(".")[2]
-    return "\n".join([f"## Result of `sdc-bisect {name}`", "", *lines(result)])
+    finished = result.get("finished")
+    when = "" if finished is None else f" of {utc(finished)}"
+    return "\n".join([f"## Result of `sdc-bisect {name}`{when}", "", *lines(result)])
+
+
+def utc(moment: float) -> str:
+    """A moment (seconds since the epoch) in UTC."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))
 
 
 def lines(result: dict[str, Any]) -> list[str]:
@@ -61,19 +94,34 @@ def sentence(result: dict[str, Any]) -> str:
     """The answer in one sentence that claims no more than the result does."""
     clean, corrupt = result["last_clean"], result["first_corrupt"]
     skipped = ", ".join(map(str, result["skipped"])) or "none"
+    watched = result.get("watched")
+    partly = watched is not None and watched < 1
     if corrupt is None:
-        return f"Nothing corrupt was found up to step {clean}; untestable: {skipped}."
-    certainty = "proven" if result["proven"] else "not proven, judged by a statistic or a command"
-    if str(result["schema"]["name"]).endswith("verify"):
-        rank = "unknown" if result["rank"] is None else result["rank"]
-        return (
-            f"Step {corrupt} is the first that differs ({certainty}); class: {result['class']}; "
-            f"verdict: {result['verdict']}; rank: {rank}."
-        )
+        start = "Clean as far as recorded: nothing" if partly else "Nothing"
+        return f"{start} corrupt was found up to step {clean}; untestable: {skipped}."
     between = f"({'start' if clean is None else clean}, {corrupt}]"
+    if str(result["schema"]["name"]).endswith("verify"):
+        return _verified(result, corrupt, between)
+    certainty = "proven" if result["proven"] else "not proven, judged by a statistic or a command"
     if result["exact"]:
-        return f"Checkpoint {corrupt} is the first corrupt one: bracket {between}, {certainty}."
+        recorded = ", as far as recorded" if partly else ""
+        return (
+            f"Checkpoint {corrupt} is the first corrupt one{recorded}: bracket {between}, "
+            f"{certainty}."
+        )
     return f"The first corrupt one lies in {between}, {certainty}; untestable: {skipped}."
+
+
+def _verified(result: dict[str, Any], corrupt: int, between: str) -> str:
+    certainty = "proven" if result["proven"] else "not proven"
+    rank = "unknown" if result["rank"] is None else result["rank"]
+    what = f"class: {result['class']}; verdict: {result['verdict']}; rank: {rank}."
+    if result["exact"]:
+        return f"Step {corrupt} is the first that differs ({certainty}); {what}"
+    return (
+        f"Step {corrupt} is the first whose record differs ({certainty}), the fault lies in "
+        f"{between}; {what}"
+    )
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[Iterable[Any]]) -> str:

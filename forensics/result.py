@@ -35,6 +35,9 @@ class Result:
         evidence: sentences that the verdict rests on.
         unsettled: the exit code when nothing corrupt was found, but not everything is clean;
             None when it is.
+        watched: share of the comparisons that could be made and were, between 0 and 1: for run,
+            of the state's transitions up to the checkpoint named; for verify, of the digests of
+            the replayed steps. None when the judge does not look at the trace.
     """
 
     command: str
@@ -50,6 +53,7 @@ class Result:
     probes: tuple[dict[str, Any], ...] = ()
     evidence: tuple[str, ...] = ()
     unsettled: int | None = None
+    watched: float | None = None
 
     @classmethod
     def of_bracket(cls, stored: dict[str, Any]) -> Result:
@@ -65,6 +69,7 @@ class Result:
             verdict=stored["verdict"],
             probes=tuple(stored["probes"]),
             evidence=tuple(stored["evidence"]),
+            watched=stored.get("watched"),
         )
 
     @property
@@ -89,4 +94,5 @@ class Result:
             "rank": self.rank,
             "probes": list(self.probes),
             "evidence": list(self.evidence),
+            "watched": self.watched,
         }

@@ -45,4 +45,5 @@ def storage_result(corrupt: Checkpoint, last_clean: int, replayed: Result) -> Re
         kind=STORED_BYTES,
         verdict="storage" if check.crc else "undetermined",
         evidence=(*replayed.evidence, *check.reasons()),
+        watched=replayed.watched,
     )

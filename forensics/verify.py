@@ -10,17 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sdc_guard.errors import EXIT_RANGE_ONLY, ArchiveIncomplete, NotReproducible
+from sdc_guard.errors import ArchiveIncomplete, NotReproducible
 from sdc_guard.signals.capture import CaptureRequest
 from sdc_guard.signals.environment import differences
 from sdc_guard.store.reader import RunReader
 
+from .answer import Finding, equal_result, located_result
+from .chain import carried
 from .checkpoint import Checkpoint
 from .compare import Comparison, StepDifference, compare
-from .diagnose import Diagnosis, classify, environment_note, verdict
+from .diagnose import Diagnosis, Known, classify, environment_note, verdict
 from .journal import Session
 from .locate import LocatedTensor, locate
-from .oracles.trace import breaks
 from .replay import ResumeCommand, replay
 from .result import Result
 
@@ -64,19 +65,23 @@ class Verifier:
         folder = self._replay("replay-1", start, until)
         comparison = self._compare(folder, first, until)
         if comparison.difference is None:
-            return self._equal(start, until, comparison)
+            return equal_result(comparison)
         found = comparison.difference
-        diagnosis = classify(found, comparison.tensors)
+        with self._original() as original:
+            chain = carried(original, found.step)
+        known = _known(comparison, found, chain)
+        diagnosis = classify(found, comparison.tensors, known)
         self.tell(f"first difference at step {found.step}: {diagnosis.kind}, {diagnosis.text}")
-        if diagnosis.kind == "resume" or (found.before and not self._broke(found)):
-            raise NotReproducible(
-                f"the resume does not restore what the run had: {diagnosis.text}",
-                where=str(start.path),
-                next_step="restore model, optimizer, scheduler, generators and data position",
-            )
-        second = self._confirm(start, earlier, found, folder)
-        tensors = self._locate(found, second)
-        return self._located(start, earlier, comparison, diagnosis, tensors)
+        unchanged = any(chain.get((x.rank, x.kind, x.name)) for x in found.before)
+        if diagnosis.kind == "resume" or unchanged:  # the run had not changed it, the replay did
+            raise _inexact(start.path, diagnosis.text)
+        at_rest = bool(found.before) and known.carried  # the run itself shows it
+        second = self._confirm(start, None if at_rest else earlier, found, folder)
+        rung, why = self._verdict(diagnosis, second)
+        confirmed = at_rest or earlier is not None
+        tensors = tuple(self._locate(found, second))
+        finding = Finding(comparison, known, diagnosis, rung, why, confirmed, tensors)
+        return located_result(finding)
 
     def _replay(
         self, name: str, start: Checkpoint, until: int, capture: CaptureRequest | None = None
@@ -94,37 +99,14 @@ class Verifier:
                 where=str(self.run),
                 next_step="is the script's step the one that Guard(first_step=...) counts from?",
             )
+        if comparison.not_restored:
+            names = ", ".join(f"{item.kind} {item.name}" for item in comparison.not_restored[:3])
+            text = f"{len(comparison.not_restored)} of {comparison.tensors} tensors are not those"
+            raise _inexact(folder, f"{text} that step {first - 1} left, {names} among them")
         return comparison
 
     def _original(self) -> RunReader:
         return RunReader(self.run, attempt=self.attempt)
-
-    def _equal(self, start: Checkpoint, until: int, comparison: Comparison) -> Result:
-        evidence = [
-            f"{comparison.steps} steps replayed, {comparison.tensors} tensors a step "
-            "equal the trace, bit for bit"
-        ]
-        missing = comparison.missing
-        if missing:
-            evidence.append(
-                f"not compared: {len(missing)} steps from {missing[0]} to {missing[-1]}, "
-                "whose record is incomplete"
-            )
-        return Result(
-            command="verify",
-            last_clean=missing[0] - 1 if missing else until,
-            first_corrupt=None,
-            exact=not missing,
-            proven=not missing,
-            evidence=tuple(evidence),
-            unsettled=EXIT_RANGE_ONLY if missing else None,
-        )
-
-    def _broke(self, found: StepDifference) -> bool:
-        """Whether the run itself, without any replay, shows the change of state."""
-        with self._original() as original:
-            changed = set(breaks(original))
-        return all((found.step, item.kind, item.name) in changed for item in found.before)
 
     def _confirm(
         self,
@@ -133,13 +115,16 @@ class Verifier:
         found: StepDifference,
         first_replay: Path,
     ) -> Path:
-        """Replay once more, keeping the tensors that differ; both replays must agree."""
+        """Replay once more, from `earlier` if given, keeping the tensors that differ.
+
+        Both replays must agree.
+        """
         with RunReader(first_replay) as reader:
             numbers = {layer.name: layer.id for layer in reader.run_file.layers}
         differing = (found.before or found.after)[:MOST_TENSORS]
         keys = tuple((item.kind, numbers[item.name]) for item in differing)
         capture = CaptureRequest(found.step, "before" if found.before else "after", keys)
-        origin = start if found.before or earlier is None else earlier
+        origin = earlier or start
         second = self._replay("replay-2", origin, found.step, capture)
         if origin is not start:
             self._same_from(origin, start, found, second)
@@ -168,8 +153,8 @@ class Verifier:
             text = f"step {found.step} replays as recorded from step {origin.step}, and not from"
             text = f"{text} step {start.step} ({what}): the resume depends on where it begins"
         else:
-            text = f"a clean interval, steps {origin.step + 1} to {difference.step}, does not"
-            text = f"{text} replay to the same bits ({what}); {note}"
+            text = f"an interval without a finding, steps {origin.step + 1} to {difference.step},"
+            text = f"{text} does not replay to the same bits ({what}); {note}"
         raise NotReproducible(
             text,
             where=str(start.path),
@@ -182,43 +167,28 @@ class Verifier:
         with self._original() as original, RunReader(second) as replayed:
             return [locate(original, replayed, found.step, phase, item) for item in differing]
 
-    def _located(
-        self,
-        start: Checkpoint,
-        earlier: Checkpoint | None,
-        comparison: Comparison,
-        diagnosis: Diagnosis,
-        tensors: list[LocatedTensor],
-    ) -> Result:
-        found = comparison.difference
-        assert found is not None
-        with self._original() as original, RunReader(self.session.folder / "replay-2") as replayed:
-            before = original.run_file.environment(self.attempt)
-            rung, why = verdict(before, replayed.run_file.environment())
+    def _verdict(self, diagnosis: Diagnosis, second: Path) -> tuple[str, str]:
         if diagnosis.kind == "batch":
-            rung, why = "data or software", "the batches differ before anything is computed"
-        gaps = [step for step in comparison.missing if step < found.step]
-        whole = not gaps and (bool(found.before) or found.step not in comparison.missing)
-        confirmed = bool(found.before) or earlier is not None
-        evidence = [f"{found.step - start.step - 1} steps before it replay bit for bit"]
-        if not whole:
-            evidence = ["the record of these steps is incomplete: the fault may lie before"]
-        evidence += [diagnosis.text, why]
-        if not confirmed:
-            rung = "undetermined"
-            evidence.append("one checkpoint to replay from: an inexact resume is not excluded")
-        if any(tensor.change for tensor in tensors):
-            evidence.append("element and bits reproduce the recorded 64-bit digest exactly")
-        ranks = {item.rank for item in (found.before or found.after)}
-        return Result(
-            command="verify",
-            last_clean=found.step - 1 if whole else start.step,
-            first_corrupt=found.step,
-            exact=whole,
-            proven=whole and confirmed,
-            tensors=tuple(tensors),
-            kind=diagnosis.kind if whole else "unknown",
-            verdict=rung,
-            rank=ranks.pop() if len(ranks) == 1 else None,
-            evidence=tuple(evidence),
-        )
+            return "data or software", "the batches differ before anything is computed"
+        with self._original() as original, RunReader(second) as replayed:
+            before = original.run_file.environment(self.attempt)
+            return verdict(before, replayed.run_file.environment())
+
+
+def _known(
+    comparison: Comparison, found: StepDifference, chain: dict[tuple[int, str, str], bool]
+) -> Known:
+    """How much of the state around a difference was compared."""
+    return Known(
+        before=found.step in comparison.whole_before,
+        left=comparison.known_up_to(found.step) == found.step - 1,
+        carried=all((x.rank, x.kind, x.name) in chain for x in found.before),
+    )
+
+
+def _inexact(where: Path, what: str) -> NotReproducible:
+    return NotReproducible(
+        f"the resume does not restore what the run had: {what}",
+        where=str(where),
+        next_step="restore model, optimizer, scheduler, generators and data position",
+    )

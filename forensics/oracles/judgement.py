@@ -16,12 +16,16 @@ class Judgement:
     Attributes:
         verdict: untestable is not corrupt.
         reason: one line.
-        stored_bytes: True when the bytes in the file are wrong and the training's were right.
+        stored_bytes: True when the bytes in the file are wrong and the training's were right, as
+            far as recorded.
+        watched: share of the state's transitions up to the checkpoint that were compared, between
+            0 and 1; None when the judge does not look at them.
     """
 
     verdict: Verdict
     reason: str
     stored_bytes: bool = False
+    watched: float | None = None
 
 
 class Oracle(Protocol):

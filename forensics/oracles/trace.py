@@ -3,32 +3,17 @@ against each other from step to step."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sdc_guard.archive.compare import check_bytes
 from sdc_guard.archive.manifest import Manifest
 from sdc_guard.errors import CheckpointUnreadable
 from sdc_guard.store.reader import RunReader
 
+from ..chain import all_breaks
 from ..checkpoint import Checkpoint
+from ..watched import Watch, percent
 from .judgement import Judgement
-
-# What a step left behind and the next one did not find, unless the script told that it had
-# written there itself. Within one attempt that is a change of state at rest; where an attempt
-# goes on from another one's step, it is a resume from something else.
-BREAKS = """
-    SELECT now.step, now.kind, layer_names.name, now.attempt = past.attempt
-    FROM digests AS now
-    JOIN digests AS past ON past.step = now.step - 1 AND past.rank = now.rank
-        AND past.kind = now.kind AND past.layer = now.layer
-    JOIN layer_names ON layer_names.layer = now.layer
-    WHERE now.phase = 'before' AND past.phase = 'after'
-        AND (now.h, now.s1, now.s2) IS DISTINCT FROM (past.h, past.s1, past.s2)
-        AND now.step NOT IN (SELECT step FROM events WHERE kind = 'refresh')
-    ORDER BY now.step, now.kind, now.layer
-"""
-
-_PHASES = """
-    SELECT step, count(DISTINCT phase) FROM digests WHERE rank = 0 GROUP BY step ORDER BY step
-"""
 
 _TRACED = """
     SELECT kind, name, h, s1, s2
@@ -37,13 +22,11 @@ _TRACED = """
 """
 
 
-def breaks(reader: RunReader) -> list[tuple[int, str, str]]:
-    """(step, kind, layer) of state that changed between two steps of one attempt."""
-    return [(step, kind, name) for step, kind, name, same in reader.rows(BREAKS) if same]
-
-
 class TraceOracle:
     """Judges by the run's own record.
+
+    Under a digest budget "clean" means clean as far as recorded: the judgement says which share
+    of the state's transitions was compared.
 
     Args:
         reader: of the run.
@@ -54,11 +37,10 @@ class TraceOracle:
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
-        rows = reader.rows(BREAKS)
-        self._breaks = [row[:3] for row in rows if row[3]]
-        self._resumed_elsewhere = [row[0] for row in rows if not row[3]]
-        self._phases: dict[int, int] = dict(reader.rows(_PHASES))
-        self._first = min(self._phases, default=0)
+        found = all_breaks(reader)
+        self._breaks = [item for item in found if item.within]
+        self._resumed_elsewhere = [item for item in found if not item.within]
+        self._watch = Watch(reader)
 
     def judge(self, checkpoint: Checkpoint) -> Judgement:
         """Corrupt if the bytes differ from the record, or the record breaks at or before it."""
@@ -69,44 +51,57 @@ class TraceOracle:
             stored = check_bytes(checkpoint.path, manifest)
         except CheckpointUnreadable as error:
             return Judgement("untestable", error.what)
-        for step, kind, name in self._breaks:
-            if step <= manifest.trace_step:
-                reason = f"{kind} {name} changed between step {step - 1} and step {step}"
-                return Judgement("corrupt", f"{reason}, outside the optimizer")
+        share = self._watch.watched(manifest.trace_step).share
+        for found in self._breaks:
+            if found.step <= manifest.trace_step:
+                reason = f"{found.kind} {found.layer} changed between step {found.past} and step"
+                text = f"{reason} {found.step}, outside the optimizer"
+                return Judgement("corrupt", text, watched=share)
         if not stored.sound:
             reason = f"stored bytes: {stored.reasons()[0]}"
-            return Judgement("corrupt", reason, stored_bytes=True)
-        return self._incomplete(manifest) or self._against_trace(checkpoint, manifest)
+            return Judgement("corrupt", reason, stored_bytes=True, watched=share)
+        judgement = self._incomplete(manifest) or self._against_trace(checkpoint, manifest)
+        return replace(judgement, watched=share)
 
     def _incomplete(self, manifest: Manifest) -> Judgement | None:
-        """Untestable where the chain of digests up to the checkpoint has a gap."""
-        steps = range(self._first, manifest.trace_step + 1)
-        holes = [step for step in steps if self._phases.get(step) != 2]
+        """Untestable where the record up to the checkpoint has a gap."""
+        lost, holes = self._watch.lost(manifest.trace_step), self._watch.holes(manifest.trace_step)
         if holes:
-            text = f"the trace lacks digests of {len(holes)} steps, the first is {holes[0]}"
-            return Judgement("untestable", text)
-        for step in self._resumed_elsewhere:
-            if step <= manifest.trace_step:
-                text = f"the attempt that begins at step {step} did not go on from the state that"
-                return Judgement("untestable", f"{text} step {step - 1} left")
+            what = f"{len(holes)} steps" if lost == holes else f"digests of {len(holes)} steps"
+            return Judgement("untestable", f"the trace lacks {what}, the first is {holes[0]}")
+        for found in self._resumed_elsewhere:
+            if found.step <= manifest.trace_step:
+                text = f"the attempt that begins at step {found.step} did not go on from the state"
+                return Judgement("untestable", f"{text} that step {found.past} left")
         return None
 
     def _against_trace(self, checkpoint: Checkpoint, manifest: Manifest) -> Judgement:
-        rows = self._reader.rows(
-            _TRACED, {"step": manifest.trace_step, "attempt": checkpoint.attempt}
-        )
+        step = manifest.trace_step
+        rows = self._reader.rows(_TRACED, {"step": step, "attempt": checkpoint.attempt})
         if not rows:
-            return Judgement("untestable", f"no digests of step {manifest.trace_step} recorded")
-        traced = {(kind, name): tuple(v % 2**64 for v in sums) for kind, name, *sums in rows}
-        compared = set()
+            return Judgement("untestable", f"no digests of step {step} recorded")
+        traced: dict[tuple[str, str], set[tuple[int, ...]]] = {}
+        for kind, name, *sums in rows:
+            traced.setdefault((kind, name), set()).add(tuple(value % 2**64 for value in sums))
+        compared, absent = set(), 0
         for path, entry in manifest.tensors.items():
             key = (entry.kind or "", entry.layer or "")
             if key not in traced:
+                absent += entry.kind is not None
                 continue
             compared.add(key)
-            if traced[key] != tuple(entry.digest):
-                return Judgement("corrupt", f"{path}: not the bits of step {manifest.trace_step}")
+            if traced[key] != {tuple(entry.digest)}:
+                return Judgement("corrupt", f"{path}: not the bits of step {step}")
         if not compared:
             return Judgement("untestable", "none of its tensors is in the trace")
+        if absent:
+            text = f"the trace lacks the digests of {absent} of its tensors after step {step}"
+            return Judgement("untestable", text)
         text = f"{len(compared)} of {len(traced)} recorded tensors equal the trace, bit for bit"
-        return Judgement("clean", text)
+        return Judgement("clean", text + self._reservation(step))
+
+    def _reservation(self, step: int) -> str:
+        share = self._watch.watched(step).share
+        if share == 1:
+            return ""
+        return f"; before it {percent(share)} of the state's transitions were compared"

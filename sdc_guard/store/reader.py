@@ -3,7 +3,8 @@
 Nothing here opens a file that anybody writes, so there is no lock to wait for.
 
 The tables come by their own names and hold the run as it is now: where a resume repeated steps,
-only the newest attempt's. The schema `every` holds the rows of all attempts.
+only the newest attempt's. The schema `every` holds the rows of all attempts. Beside the tables
+there are `layer_names` and `attempts` from run.json, and the views of `whole` over all ranks.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from ..errors import UsageError
 from .lineage import LAST_STEP, lineage
 from .run_file import RunFile
 from .schema import TABLES
-from .segment_file import segment_damage
+from .segment_file import segment_columns, segment_damage
 from .segments import Listing, listing, quoted, rank_folder, ranks
+from .whole import VIEWS
 
 __all__ = ["RunReader", "lineage"]
 
@@ -67,7 +69,8 @@ class RunReader:
         self._check_attempt()
         self.damaged: dict[Path, str] = {}
         self._attached: dict[Path, str] = {}
-        self._sound_segments: set[Path] = set()
+        # with their columns: a resume may have been recorded by a version that knows more of them
+        self._sound_segments: dict[Path, tuple[str, ...]] = {}
         self._lock = threading.RLock()
         self._connection = duckdb.connect(":memory:")
         for setting in (
@@ -97,11 +100,12 @@ class RunReader:
             statements = [
                 statement for table in TABLES for statement in self._views(table, condition)
             ]
-            layers = self._layers()
+            statements += [f"CREATE OR REPLACE VIEW {name} AS {sql}" for name, sql in VIEWS.items()]
             cursor = self._connection.cursor()
-            cursor.register("layers_now", layers)
             cursor.begin()
-            cursor.execute("CREATE OR REPLACE TABLE layer_names AS SELECT * FROM layers_now")
+            for name, content in self._described().items():
+                cursor.register("described", content)
+                cursor.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM described")
             for statement in statements:
                 cursor.execute(statement)
             cursor.commit()
@@ -140,7 +144,7 @@ class RunReader:
         """Bring the tables of `other` into this reader as the schema `name`, for comparisons."""
         with self._lock:
             self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name}")
-            for table in (*TABLES, "layer_names"):
+            for table in (*TABLES, *self._described()):
                 content = other.arrow(f"SELECT * FROM {table}")  # noqa: F841 - because DuckDB reads it by its name
                 self._connection.execute(
                     f"CREATE OR REPLACE TABLE {name}.{table} AS SELECT * FROM content"
@@ -179,15 +183,26 @@ class RunReader:
             for attempt, first, end in spans
         )
 
-    def _layers(self) -> pa.Table:
-        layers = self.run_file.layers
-        return pa.table(
-            {
-                "layer": pa.array([layer.id for layer in layers], pa.int32()),
-                "name": pa.array([layer.name for layer in layers], pa.string()),
-                "numel": pa.array([layer.numel for layer in layers], pa.int64()),
-            }
-        )
+    def _described(self) -> dict[str, pa.Table]:
+        """The tables that come from run.json."""
+        layers, attempts = self.run_file.layers, self.run_file.attempts
+        return {
+            "layer_names": pa.table(
+                {
+                    "layer": pa.array([layer.id for layer in layers], pa.int32()),
+                    "name": pa.array([layer.name for layer in layers], pa.string()),
+                    "numel": pa.array([layer.numel for layer in layers], pa.int64()),
+                }
+            ),
+            "attempts": pa.table(
+                {
+                    "attempt": pa.array([a.attempt for a in attempts], pa.int32()),
+                    "first_step": pa.array([a.first_step for a in attempts], pa.int64()),
+                    "started": pa.array([a.started for a in attempts], pa.float64()),
+                    "digest_budget": pa.array([a.digest_budget for a in attempts], pa.float64()),
+                }
+            ),
+        }
 
     def _views(self, table: str, condition: str) -> list[str]:
         sources = [
@@ -208,12 +223,15 @@ class RunReader:
             f"SELECT *, {rank} AS rank FROM {self._attached[seal]}.{table}"
             for seal in live.live_seals()
         ]
-        segments = [path for path in live.live_segments() if self._segment_is_sound(path)]
-        if segments:
-            files = ", ".join(quoted(path) for path in segments)
-            sources.append(
-                f"SELECT *, {rank} AS rank FROM read_parquet([{files}], hive_partitioning = false)"
-            )
+        segments: dict[tuple[str, ...], list[str]] = {}
+        for path in live.live_segments():
+            if self._segment_is_sound(path):
+                segments.setdefault(self._sound_segments[path], []).append(quoted(path))
+        sources += [
+            f"SELECT *, {rank} AS rank"
+            f" FROM read_parquet([{', '.join(files)}], hive_partitioning = false)"
+            for files in segments.values()
+        ]
         return sources
 
     def _segment_is_sound(self, path: Path) -> bool:
@@ -221,12 +239,13 @@ class RunReader:
             return True
         try:
             damage = segment_damage(path)
+            columns = segment_columns(path) if damage is None else ()
         except FileNotFoundError:
             return False  # folded into a seal since it was listed; the seal is in the list
         if damage is not None:
             self.damaged[path] = damage
             return False
-        self._sound_segments.add(path)
+        self._sound_segments[path] = columns
         return True
 
     def _attach(self, path: Path, table: str) -> bool:

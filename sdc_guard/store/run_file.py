@@ -28,8 +28,13 @@ class Layer:
 class Attempt:
     """One start of the training process.
 
-    `first_step` is the first step that it runs; `digest_budget` the percent of a step's time for
-    digests of the state, None for every tensor at every step.
+    Attributes:
+        attempt: its number, 1 for the first.
+        first_step: the first step that it runs.
+        started: seconds since the epoch.
+        environment: fingerprint of what it ran on.
+        digest_budget: percent of a step's time that digests may take, so that each step's are of
+            a part of the state; None: of every tensor at every step.
     """
 
     attempt: int
@@ -130,6 +135,12 @@ class RunFile:
         numbers += [n for attempt in attempts for n in (attempt.attempt, attempt.first_step)]
         if not all(isinstance(number, int) for number in numbers):
             raise TypeError("a layer or an attempt has a number that is none")
+        if not all(
+            isinstance(attempt.started, int | float)
+            and isinstance(attempt.digest_budget, int | float | None)
+            for attempt in attempts
+        ):
+            raise TypeError("an attempt has a start or a digest budget that is no number")
         return cls(**{**content, "layers": layers, "attempts": attempts})
 
 

@@ -18,7 +18,8 @@ _COMMON: Final = [("attempt", pa.int32()), ("step", pa.int64())]
 TABLES: Final[dict[str, pa.Schema]] = {
     name: pa.schema(_COMMON + columns)
     for name, columns in {
-        # time: seconds since the epoch; loss: f64 of the exact f32; step_seconds: wall time
+        # time: seconds since the epoch; loss: f64 of the exact f32; step_seconds: wall time;
+        # skipped: the gradients were found unfit and no update was applied
         "steps": [
             ("time", pa.float64()),
             ("loss", pa.float64()),
@@ -31,9 +32,14 @@ TABLES: Final[dict[str, pa.Schema]] = {
             ("step_seconds", pa.float64()),
             ("tokens", pa.int64()),
         ],
-        # of the gradient, before clipping and without the loss scale. scope: local (this rank's
-        # own), reduced (over ranks), sharded (this rank's shard: mean_abs is its Σ|g| over the
-        # whole tensor's elements), replicated, partial. copies: ranks that hold the same elements
+        # of the gradient, before clipping and without the loss scale. A step has one row per layer, rank and scope:
+        #   local       what this rank computed, before any reduction over ranks
+        #   reduced     after it: the same on every rank
+        #   sharded     of this rank's part of a sharded gradient; `copies` ranks hold that very
+        #               part, and mean_abs is its sum over the number of elements of the whole
+        #   replicated  of a gradient that every rank holds whole
+        #   partial     of this rank's term of a sum over ranks that nobody has added
+        # copies is null where it was not recorded: read it as 1. `whole` has the views over ranks.
         "layers": [
             ("layer", pa.int32()),
             ("norm", pa.float64()),

@@ -94,7 +94,8 @@ def _seal(folder: Path, table: str, group: dict[int, Path]) -> Path:
             connection.execute("SET enable_progress_bar = false")
             connection.execute(
                 f"CREATE TABLE {table} AS SELECT * FROM"
-                f" read_parquet([{files}], hive_partitioning = false) ORDER BY {order}"
+                f" read_parquet([{files}], hive_partitioning = false, union_by_name = true)"
+                f" ORDER BY {order}"
             )
         if _rows_in_seal(path, table) != rows:
             raise OSError(f"the seal of {folder} does not hold the {rows} rows of its segments")

@@ -51,6 +51,15 @@ def segment_damage(path: Path) -> str | None:
     return None
 
 
+def segment_columns(path: Path) -> tuple[str, ...]:
+    """The names of the columns of a sound segment.
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
+    return tuple(pq.read_schema(path).names)
+
+
 def _mark(pages: bytes, footer: bytes) -> bytes:
     return _MARK + zlib.crc32(footer, zlib.crc32(pages)).to_bytes(4, "little")
 

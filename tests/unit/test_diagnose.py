@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from forensics.compare import StepDifference, TensorDifference
-from forensics.diagnose import classify, verdict
+from forensics.diagnose import Known, classify, verdict
 
 TENSORS = 159
 ONE = (TensorDifference("param", 3, "w", 0),)
@@ -39,6 +42,53 @@ def difference(
 )
 def test_signatures(found: StepDifference, kind: str) -> None:
     assert classify(found, TENSORS).kind == kind
+
+
+PARTLY = Known(before=False, left=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "known", "names"),
+    [
+        (difference(loss=True, after=ONE), PARTLY, "state at rest, optimizer update, activation"),
+        (difference(gradients=("w",)), PARTLY, "state at rest, optimizer update, gradient"),
+        (difference(after=ONE), PARTLY, "state at rest, optimizer update"),
+        (difference(loss=True), Known(before=False), "state at rest, activation"),
+        (difference(before=ONE), Known(False, False, carried=False),
+         "state at rest, optimizer update"),
+    ],
+)  # fmt: skip
+def test_what_was_not_watched_is_not_excluded(
+    found: StepDifference, known: Known, names: str
+) -> None:
+    diagnosis = classify(found, TENSORS, known)
+    assert diagnosis.kind == "undetermined"
+    assert diagnosis.text.endswith(f"the state was recorded in part: one of {names}")
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        (difference(before=ONE, loss=True), "state at rest"),  # the run itself shows it
+        (difference(batch=True, loss=True), "batch"),
+        (difference(lr=True), "resume"),
+    ],
+)
+def test_what_needs_no_knowledge_of_the_state(found: StepDifference, kind: str) -> None:
+    assert classify(found, TENSORS, PARTLY).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"scale": True}, "resume"),
+        ({"scale": True, "loss": True}, "resume"),
+        ({"skipped": True, "after": THREE}, "resume"),  # equal gradients, another decision
+        ({"skipped": True, "gradients": ("w",)}, "gradient"),  # the skip follows from them
+    ],
+)
+def test_the_loss_scale_and_a_skip(more: dict[str, Any], kind: str) -> None:
+    assert classify(replace(difference(), **more), TENSORS).kind == kind
 
 
 def test_another_host_leaves_the_verdict_open() -> None:

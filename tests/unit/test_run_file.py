@@ -29,9 +29,12 @@ def test_round_trip(tmp_path: Path) -> None:
     )
     made.write(tmp_path)
     assert RunFile.read(tmp_path) == made
-    more = made.with_attempt(Attempt(2, 7, 2.0))
+    more = made.with_attempt(Attempt(2, 7, 2.0, digest_budget=0.2))
     more.write(tmp_path)
     assert [a.first_step for a in RunFile.read(tmp_path).attempts] == [0, 7]
+    assert [a.digest_budget for a in RunFile.read(tmp_path).attempts] == [None, 0.2]
+    with RunReader(tmp_path) as reader:
+        assert reader.rows("SELECT * FROM attempts") == [(1, 0, 1.25, None), (2, 7, 2.0, 0.2)]
     assert more.layer_names() == {0: "emb", 1: "b"}
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
@@ -84,6 +87,9 @@ def damaged_contents() -> list[tuple[str, bytes]]:
         ("layer_id_text", but(layers=[sound["layers"][0] | {"id": "x"}])),  # type: ignore[index]
         ("attempts_object", but(attempts={"a": 1})),
         ("attempt_text", but(attempts=[{"attempt": "1; DROP", "first_step": 0, "started": 0.0}])),
+        ("started_text", but(attempts=[{"attempt": 1, "first_step": 0, "started": "now"}])),
+        ("budget_text", but(attempts=[{"attempt": 1, "first_step": 0, "started": 0.0,
+                                       "digest_budget": "a little"}])),
         ("first_step_null", but(attempts=[{"attempt": 1, "first_step": None, "started": 0.0}])),
     ]
 

@@ -1,0 +1,167 @@
+"""A run with a digest budget against its replay: the right step, or a range that holds it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from small_training import EVERY, TENSORS, Fault, keep_after_and_before, thin_out, train
+
+from forensics.checkpoint import Checkpoint
+from forensics.index import index
+from forensics.journal import Session
+from forensics.replay import ResumeCommand
+from forensics.result import Result
+from forensics.verify import Verifier
+from sdc_guard.guard import RUN_VARIABLE
+from sdc_guard.signals.capture import VARIABLE, CaptureRequest
+
+LAST = 20
+FAULTS = [
+    Fault("param", 13, "1.weight"),
+    Fault("param", 16, "2.bias", bit=0),
+    Fault("param", 8, "0.weight"),  # read from step 13 on
+    Fault("exp_avg", 13, "1.weight"),
+    Fault("exp_avg", 11, "0.weight", bit=30),
+    Fault("gradient", 14, "2.weight"),
+    Fault("update", 12, "1.bias"),
+    Fault("update", 11, "0.weight"),
+    Fault("activation", 17),
+]
+TRUE_CLASS = {
+    "param": "state at rest",
+    "exp_avg": "state at rest",
+    "gradient": "optimizer update",  # it is measured before
+    "update": "optimizer update",
+    "activation": "activation",
+}
+
+
+@dataclass(frozen=True)
+class InThisProcess(Verifier):
+    """A verifier whose replays train here, without starting a process for each."""
+
+    def _replay(
+        self, name: str, start: Checkpoint, until: int, capture: CaptureRequest | None = None
+    ) -> Path:
+        folder = self.session.folder / name
+        asked = {RUN_VARIABLE: str(folder)}
+        asked |= {VARIABLE: capture.to_variable()} if capture else {}
+        os.environ.update(asked)
+        try:
+            return train(folder, until, resume=start.path)
+        finally:
+            for variable in asked:
+                del os.environ[variable]
+
+
+def verified(run: Path, start: int, until: int = LAST) -> Result:
+    found = {checkpoint.step: checkpoint for checkpoint in index(run)}
+    command = ResumeCommand(("python", "train.py", "{ckpt}"))
+    verifier = InThisProcess(run, None, command, Session.new(run), lambda line: None)
+    return verifier.verify(found[start], until, found.get(start - EVERY))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fault | None], Path]:
+    """Each training once."""
+    folder = tmp_path_factory.mktemp("trained")
+
+    @functools.cache
+    def one(fault: Fault | None) -> Path:
+        return train(folder / str(len(list(folder.iterdir()))), LAST, fault)
+
+    return one
+
+
+@pytest.fixture
+def recorded(
+    trained: Callable[[Fault | None], Path], tmp_path: Path
+) -> Callable[[Fault | None], Path]:
+    """A copy of a run with this fault, or with none."""
+
+    def copy(fault: Fault | None) -> Path:
+        return Path(shutil.copytree(trained(fault), tmp_path / "run"))
+
+    return copy
+
+
+def last_checkpoint_before(fault: Fault) -> int:
+    return (fault.step - 1) // EVERY * EVERY
+
+
+def name_of(value: object) -> str:
+    return f"{value.site}@{value.step}-{value.name}" if isinstance(value, Fault) else str(value)
+
+
+@pytest.mark.parametrize("fault", [FAULTS[n] for n in (0, 3, 5, 7, 8)], ids=name_of)
+def test_a_whole_record_names_step_and_class(
+    recorded: Callable[[Fault | None], Path], fault: Fault
+) -> None:
+    found = verified(recorded(fault), last_checkpoint_before(fault))
+    assert (found.last_clean, found.first_corrupt) == (fault.step - 1, fault.step)
+    assert (found.exact, found.proven, found.watched) == (True, True, 1)
+    assert found.kind == TRUE_CLASS[fault.site]
+
+
+@pytest.mark.parametrize(
+    ("fault", "per_step"),
+    [
+        *((FAULTS[0], per_step) for per_step in (1, 2, 4, 7, 15)),
+        *zip(FAULTS[1:], (7, 1, 2, 4, 1, 2, 7, 3), strict=True),
+    ],
+    ids=name_of,
+)
+def test_a_part_of_the_record_never_names_a_wrong_step_or_class(
+    recorded: Callable[[Fault | None], Path], fault: Fault, per_step: int
+) -> None:
+    run = recorded(fault)
+    thin_out(run, per_step)
+    found = verified(run, last_checkpoint_before(fault))
+    evidence = " ".join(found.evidence)
+    assert found.first_corrupt is not None  # the state after step 20 is recorded whole
+    assert found.last_clean is not None
+    assert found.last_clean < fault.step <= found.first_corrupt, evidence
+    assert not found.exact or found.first_corrupt == fault.step, evidence
+    if found.kind == "undetermined":
+        assert TRUE_CLASS[fault.site] in evidence
+    else:
+        assert found.kind == TRUE_CLASS[fault.site], evidence
+    assert found.watched is not None
+    assert (0 < found.watched < 1) == (per_step < TENSORS)
+
+
+def test_a_change_that_was_watched_is_exact(recorded: Callable[[Fault | None], Path]) -> None:
+    fault = FAULTS[0]
+    run = recorded(fault)
+    keep_after_and_before(run, fault.step - 1, ("param", "1.weight"))
+    found = verified(run, last_checkpoint_before(fault))
+    assert (found.first_corrupt, found.exact, found.kind) == (fault.step, True, "state at rest")
+    (tensor,) = found.tensors
+    assert tensor.change is not None
+    assert (tensor.name, tensor.change.index, tensor.change.bits) == ("1.weight", 3, [20])
+
+
+def test_a_fault_without_a_trace_of_itself_leaves_nothing_to_find(
+    recorded: Callable[[Fault | None], Path],
+) -> None:
+    run = recorded(Fault("exp_avg", 11, "0.weight", bit=3))  # of a zero: lost by rounding
+    thin_out(run, 2)
+    found = verified(run, 10)
+    assert (found.first_corrupt, found.last_clean, found.exit_code) == (None, LAST, 0)
+    assert "after step 20 the whole state is equal" in found.evidence
+
+
+def test_what_was_not_compared_at_the_end_is_not_called_clean(
+    recorded: Callable[[Fault | None], Path],
+) -> None:
+    run = recorded(None)
+    thin_out(run, 2)
+    found = verified(run, 10, until=18)
+    assert (found.last_clean, found.exact, found.proven, found.exit_code) == (15, False, False, 0)
+    assert found.evidence[1] == "the whole state was compared last after step 15"
