@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from ..digest.reference import stack_rows
 from ..store.run_file import Layer
-from .measures import sums_into, sums_on_device
+from .device_sums import sums_on_device
+from .measures import sums_into
 from .placement import local, placement
 
 Parameters = list[tuple[Layer, torch.nn.Parameter]]
@@ -256,7 +257,8 @@ class GradientCapture:
 
     def _sums(self, gradients: dict[int, torch.Tensor]) -> torch.Tensor:
         if any(gradient.device.type != "cpu" for gradient in gradients.values()):
-            return sums_on_device(list(gradients.values()))
+            numel = [self._stands_for(row, gradient) for row, gradient in gradients.items()]
+            return sums_on_device(list(gradients.values()), numel)
         table = np.zeros((len(gradients), 5))
         for out, (row, gradient) in zip(table, gradients.items(), strict=True):
             sums_into(gradient, self._stands_for(row, gradient), out)
