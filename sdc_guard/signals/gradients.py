@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from ..digest.reference import stack_rows
 from ..store.run_file import Layer
 from .device_sums import sums_on_device
+from .limits import capturing
 from .measures import sums_into
 from .placement import local, placement
 
@@ -169,6 +170,10 @@ class GradientCapture:
         try:
             gradient = parameter.grad
             if gradient is None:
+                return
+            if capturing():  # else a part of the graph, whose replays find other memory
+                if self._begins is not None:
+                    self._begins()
                 return
             if not self.under_way:
                 self._begin(row, gradient)
