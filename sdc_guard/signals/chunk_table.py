@@ -132,4 +132,5 @@ def upload(words: NDArray[np.int64], device: torch.device) -> torch.Tensor:
     host = torch.from_numpy(words)
     if device.type == "cpu":
         return host
-    return host.pin_memory().to(device, non_blocking=True)
+    pinned = torch.empty(host.shape, dtype=host.dtype, pin_memory=True)
+    return pinned.copy_(host).to(device, non_blocking=True)
