@@ -125,7 +125,7 @@ class Collector:
         digests = digest_state(tensors, self.state.offsets)
         if tensors and digests.rows.device.type == "cpu":
             size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-            self._rotation.digested(size, time.perf_counter() - started)
+            self._rotation.digested(len(tensors), size, time.perf_counter() - started)
         return digests
 
 

@@ -146,7 +146,7 @@ class Guard:
             self._tell(line)
         if self._place.inherited is not None:
             self._recorder.report(first_step, [self._place.inherited])
-        self._hooks = StepHooks(self._optimizers, self, lambda: self._capture.under_way)
+        self._hooks = StepHooks(self._optimizers, self)
         remember(self, self._optimizers, self.run)
         self._at_exit = atexit.register(_close_if_alive, weakref.ref(self))
 
@@ -278,17 +278,25 @@ class Guard:
             self._emitted = False
             self._collector.find_state()
             self._keep("before")
-            if not has_closure and not self._capture.under_way:
+            if not has_closure and not self._hooks.in_backward:
                 self._emit()
         self._decide()
+
+    def step_goes_on(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer steps inside of a backward; called by the hooks on the optimizers."""
+        if not self._mine():
+            return
+        with self._safely("recording a step"):
+            self._capture.wait_for_end()
+            self._capture.measure_now({id(p) for g in optimizer.param_groups for p in g["params"]})
 
     def closure_returned(self, loss: Any) -> None:
         """An optimizer's closure ran; called by the hooks on the optimizers."""
         if not self._mine():
             return
         with self._safely("recording a step"):
-            self._collector.observe_closure(loss)
-            if not self._emitted:
+            if not self._emitted:  # a line search calls it again, at other points
+                self._collector.observe_closure(loss)
                 self._emit()
         self._decide()
 
@@ -326,6 +334,8 @@ class Guard:
             return
         with self._safely("recording a step"):
             self._scale.backward_ended()
+            if self._look_again_if_changed():
+                self._capture.measure_now()
             self._hooks.backward_ended()
 
     def _mine(self) -> bool:
@@ -350,7 +360,7 @@ class Guard:
         """Record the step that a gradient scaler left out: it never called the optimizer."""
         if self._hooks.open or not self._capture.backwards or not self._scale.updated_since():
             return
-        self._pending.append(self._collector.before(self._step, skipped=True))
+        self._pending.append(self._collector.before(self._step, skipped=True, stepped=True))
         self._emitted = True
         self.step_ends()
 
@@ -387,10 +397,12 @@ class Guard:
     def _group_sizes(self) -> list[int]:
         return [len(g["params"]) for optimizer in self._optimizers for g in optimizer.param_groups]
 
-    def _look_again_if_changed(self) -> None:
-        self._capture.hook_new()
-        if self._group_sizes() != self._watched:
-            self._look_again()
+    def _look_again_if_changed(self) -> bool:
+        unfrozen = self._capture.hook_new()
+        if self._group_sizes() == self._watched:
+            return unfrozen
+        self._look_again()
+        return True
 
     def _look_again(self) -> None:
         """See parameters that were added, replaced or unfrozen."""

@@ -26,7 +26,7 @@ class LayerRows:
         reduced: whether they were measured after a reduction over ranks.
     """
 
-    rows: list[int]
+    rows: NDArray[np.intp]
     measures: NDArray[np.float64]
     scope: str | list[str]
     copies: int | NDArray[np.int32]
@@ -38,10 +38,30 @@ class LayerRows:
         return float(np.sqrt(np.square(self.measures[:, 0]).sum()))
 
 
+class Held:
+    """What this rank holds of each tensor.
+
+    Args:
+        placements: of the gradients, in the order of the layers.
+    """
+
+    def __init__(self, placements: Sequence[Placement]) -> None:
+        self._plain = all(place.scope == "local" for place in placements)
+        self._scopes = [place.scope for place in placements]
+        self._copies = np.array([place.copies for place in placements], dtype=np.int32)
+
+    def own(self, rows: NDArray[np.intp], values: NDArray[np.float64]) -> LayerRows:
+        """Measures of this rank's own gradients as rows."""
+        if self._plain:
+            return LayerRows(rows, values, "local", 1, False)
+        scopes = [self._scopes[row] for row in rows]
+        return LayerRows(rows, values, scopes, self._copies[rows], False)
+
+
 def layer_rows(
     evidence: BeforeStep,
     numel: NDArray[np.int64],
-    placements: Sequence[Placement],
+    held: Held,
     *,
     replicas: int,
     reduces: bool,
@@ -51,7 +71,7 @@ def layer_rows(
     Args:
         evidence: its copies are read.
         numel: elements of each whole tensor.
-        placements: of each gradient on this rank.
+        held: of each gradient, what this rank holds.
         replicas: ranks among which plain gradients are reduced.
         reduces: whether they are known to be. If not, gradients that no reduction changed in a
             single bit are taken for what they look like: this rank's own alone.
@@ -59,25 +79,15 @@ def layer_rows(
     scale = 1.0 if evidence.scale is None else float(evidence.scale.get())
     found = []
     for gradients in evidence.gradients:
-        rows = gradients.rows
+        rows = np.asarray(gradients.rows, dtype=np.intp)
         values = measures(gradients.sums.get().numpy(), numel[rows], scale)
         if gradients.reduced:
             found.append(LayerRows(rows, values, "reduced", replicas, True))
         else:
-            found.append(_own(rows, values, placements))
+            found.append(held.own(rows, values))
     if len(found) > 1 and not reduces and _unchanged(found):
         return found[:1]
     return found
-
-
-def _own(
-    rows: list[int], values: NDArray[np.float64], placements: Sequence[Placement]
-) -> LayerRows:
-    scopes = [placements[row].scope for row in rows]
-    if set(scopes) <= {"local"}:
-        return LayerRows(rows, values, "local", 1, False)
-    copies = np.array([placements[row].copies for row in rows], dtype=np.int32)
-    return LayerRows(rows, values, scopes, copies, False)
 
 
 def _unchanged(found: list[LayerRows]) -> bool:

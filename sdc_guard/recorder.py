@@ -19,7 +19,7 @@ from .detect.sensor import StepSensor
 from .digest import Digest
 from .digest.reference import MASK64
 from .evidence import AfterStep, BeforeStep, HostCopy
-from .layer_rows import LayerRows, judged, layer_rows
+from .layer_rows import Held, LayerRows, judged, layer_rows
 from .signals.batch import fold
 from .signals.placement import Placement
 from .store.run_file import Layer
@@ -69,7 +69,7 @@ class Recorder:
         self._names = {layer.id: layer.name for layer in named}
         self._order = np.array([layer.id for layer in layers], dtype=np.int32)
         self._numel = np.array([layer.numel for layer in layers], dtype=np.int64)
-        self._placements = placements
+        self._held = Held(placements)
         self._replicas, self._reduces = replicas, reduces
         self._sensor = StepSensor([layer.name for layer in layers])
 
@@ -102,7 +102,7 @@ class Recorder:
         found = layer_rows(
             evidence,
             self._numel,
-            self._placements,
+            self._held,
             replicas=self._replicas,
             reduces=self._reduces,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +12,9 @@ class StepListener(Protocol):
 
     def step_begins(self, optimizer: torch.optim.Optimizer, *, has_closure: bool) -> None:
         """No optimizer has changed anything of this step yet."""
+
+    def step_goes_on(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step inside of a backward."""
 
     def closure_returned(self, loss: Any) -> None:
         """The closure of an optimizer ran its backward; its optimizer has not moved since."""
@@ -31,18 +33,15 @@ class StepHooks:
     Args:
         optimizers: of one guard.
         listener: told about the steps; it must not raise but on purpose.
-        backward_under_way: whether a backward is running.
     """
 
     def __init__(
         self,
         optimizers: list[torch.optim.Optimizer],
         listener: StepListener,
-        backward_under_way: Callable[[], bool],
     ) -> None:
         self._count = len(optimizers)
         self._listener = listener
-        self._backward_under_way = backward_under_way
         self._stepped: set[int] = set()
         self._inside = 0
         self.open = False
@@ -92,8 +91,10 @@ class StepHooks:
         arguments, has_closure = self._with_closure(args, kwargs)
         if not self.open:
             self.open = True
-            self.in_backward = self._backward_under_way()
+            self.in_backward = torch._C._current_graph_task_id() != -1
             self._listener.step_begins(optimizer, has_closure=has_closure)
+        if self.in_backward:
+            self._listener.step_goes_on(optimizer)
         self._inside = 1
         return arguments
 

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
+
+from .fast_cpu import sums_into
 
 K = 0x9E3779B97F4A7C15
 _M1 = 0xBF58476D1CE4E5B9
@@ -72,8 +75,20 @@ def digest_rows(tensors: list[torch.Tensor], *, offsets: list[int] | None = None
         return torch.empty((0, 3), dtype=torch.int64)
     places = offsets or [0] * len(tensors)
     with torch.no_grad():
+        if all(tensor.is_cpu for tensor in tensors):
+            return _rows_in_host(tensors, places)
         rows = [_sums(tensor, place) for tensor, place in zip(tensors, places, strict=True)]
         return stack_rows(rows)
+
+
+def _rows_in_host(tensors: list[torch.Tensor], offsets: list[int]) -> torch.Tensor:
+    rows = np.empty((len(tensors), 3), dtype=np.int64)
+    for row, tensor, offset in zip(rows, tensors, offsets, strict=True):
+        if tensor.is_contiguous() and not (tensor.is_complex() or tensor.is_neg()):
+            sums_into(tensor, offset, row)
+        else:
+            sums_into(words(tensor), offset * (2 if tensor.is_complex() else 1), row)
+    return torch.from_numpy(rows)
 
 
 def stack_rows(rows: list[torch.Tensor]) -> torch.Tensor:

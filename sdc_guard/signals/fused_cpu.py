@@ -8,18 +8,16 @@ whatever the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, Final
 
-import numba as nb
 import numpy as np
 import torch
 from numba import carray
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from ..compiled import compiled, pointer
 
 _BLOCK: Final = 1024
 PART: Final = 1 << 19
@@ -33,31 +31,7 @@ _INFINITE32: Final = 0x7F800000
 _FAST: Final = {"reassoc", "nsz", "contract"}
 
 
-@intrinsic  # type: ignore[untyped-decorator] # numba has no types
-def _as_pointer(context: Any, address: Any) -> Any:
-    """An address as a pointer."""
-    del context
-
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), generate
-
-
-_pointer: Any = _as_pointer  # its caller gives no context: numba does
-
-
-def _compiled(**options: Any) -> Callable[[Any], Any]:
-    def compile_it(function: Any) -> Any:
-        try:
-            return nb.njit(cache=True, nogil=True, **options)(function)
-        except RuntimeError:  # neither the package's folder nor the user's cache can be written
-            return nb.njit(nogil=True, **options)(function)
-
-    return compile_it
-
-
-@_compiled(fastmath=_FAST)
+@compiled(fastmath=_FAST)
 def _block32(values: Any, bits: Any) -> Any:
     square, size = np.float32(0), np.float32(0)
     zeros, largest = np.int32(0), np.int32(0)
@@ -72,7 +46,7 @@ def _block32(values: Any, bits: Any) -> Any:
     return square, size, zeros, largest
 
 
-@_compiled()
+@compiled()
 def _wide_block32(values: Any, bits: Any) -> Any:
     square, size, nonfinite = 0.0, 0.0, 0
     for i in range(len(values)):
@@ -84,10 +58,10 @@ def _wide_block32(values: Any, bits: Any) -> Any:
     return square, size, nonfinite
 
 
-@_compiled()
+@compiled()
 def _part32(address: int, count: int, out: Any) -> None:
-    values = carray(_pointer(address), count, np.float32)
-    bits = carray(_pointer(address), count, np.int32)
+    values = carray(pointer(address), count, np.float32)
+    bits = carray(pointer(address), count, np.int32)
     squares, sizes, nonfinite, zeros, largest = 0.0, 0.0, 0, 0, np.int32(0)
     for start in range(0, count, _BLOCK):
         end = min(start + _BLOCK, count)
@@ -108,9 +82,9 @@ def _part32(address: int, count: int, out: Any) -> None:
     out[0], out[2], out[3], out[4] = squares, sizes, nonfinite, zeros
 
 
-@_compiled()
+@compiled()
 def _part64(address: int, count: int, out: Any) -> None:
-    values = carray(_pointer(address), count, np.float64)
+    values = carray(pointer(address), count, np.float64)
     squares, sizes, largest, nonfinite, zeros = 0.0, 0.0, 0.0, 0, 0
     for i in range(len(values)):
         value = values[i]
@@ -133,28 +107,27 @@ def sums(tensor: torch.Tensor, out: NDArray[np.float64]) -> None:
 
     Args:
         tensor: on the CPU, of any real floating dtype, contiguous in any memory format.
-        out: float64, shape (5,). max|g| is NaN or infinite where Σ|g| is.
+        out: float64, shape (5,). max|g| says nothing if there are non-finite elements.
     """
-    count, threads = tensor.numel(), torch.get_num_threads()
+    count = tensor.numel()
     if count <= PART:
         _part(tensor, 0, count, out)
+        return
+    threads = torch.get_num_threads()
+    parts = np.empty((-(-count // PART), 5))
+    spans = [(start, min(PART, count - start)) for start in range(0, count, PART)]
+    if threads > 1:
+        pool = _pool(threads)
+        jobs = [
+            pool.submit(_part, tensor, *span, row) for span, row in zip(spans, parts, strict=True)
+        ]
+        for job in jobs:
+            job.result()
     else:
-        parts = np.empty((-(-count // PART), 5))
-        spans = [(start, min(PART, count - start)) for start in range(0, count, PART)]
-        if threads > 1:
-            jobs = [
-                _pool(threads).submit(_part, tensor, *span, row)
-                for span, row in zip(spans, parts, strict=True)
-            ]
-            for job in jobs:
-                job.result()
-        else:
-            for span, row in zip(spans, parts, strict=True):
-                _part(tensor, *span, row)
-        out[:] = np.add.reduce(parts, axis=0)
-        out[1] = parts[:, 1].max()
-    if not np.isfinite(out[2]):
-        out[1] = out[2]
+        for span, row in zip(spans, parts, strict=True):
+            _part(tensor, *span, row)
+    np.add.reduce(parts, axis=0, out=out)
+    out[1] = parts[:, 1].max()
 
 
 def _part(tensor: torch.Tensor, start: int, count: int, out: NDArray[np.float64]) -> None:

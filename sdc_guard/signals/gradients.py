@@ -29,6 +29,7 @@ from .measures import sums_into
 from .placement import local, placement
 
 Parameters = list[tuple[Layer, torch.nn.Parameter]]
+_current_task = torch._C._current_graph_task_id
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class GradientCapture:
     ) -> None:
         self.parameters = parameters
         self.placements = [placement(parameter) for _, parameter in parameters]
+        self._is_plain = [place.scope == "local" for place in self.placements]
+        self._numel = [layer.numel for layer, _ in parameters]
         self._trouble = trouble
         self._begins, self._ended, self._reducing = begins, ended, reducing
         count = len(parameters)
@@ -74,7 +77,7 @@ class GradientCapture:
         self._measured = [False] * count  # since the last take()
         self._fired = [-1] * count  # the backward that did so last
         self._versions = [-1] * count
-        self._seen_in_host = np.zeros(count, dtype=bool)
+        self._seen_in_host = [False] * count
         self._on_device: dict[int, torch.Tensor] = {}
         self._reduced: Measured | None = None
         self._ends: list[int] = []  # of the backwards since the last take() that hold no other
@@ -95,14 +98,20 @@ class GradientCapture:
         """Whether a backward has begun and not ended."""
         return self._under_way is not None and self._under_way() is not None
 
-    def hook_new(self) -> None:
-        """Register on parameters that need a gradient by now and have no hook of ours."""
+    def hook_new(self) -> bool:
+        """Register on parameters that need a gradient by now and have no hook of ours.
+
+        Returns:
+            whether there were any.
+        """
+        before = len(self._unhooked)
         for row in list(self._unhooked):
             parameter = self.parameters[row][1]
             if parameter.requires_grad:
                 self._unhooked.remove(row)
                 hook = partial(self._on_gradient, row)
                 self._handles[row] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call] # torch has no types here
+        return len(self._unhooked) < before
 
     def go_on_from(self, other: GradientCapture) -> None:
         """Keep what another capture measured of the same parameters in this step."""
@@ -130,24 +139,39 @@ class GradientCapture:
         Args:
             stepped: the step has been taken already, and may have dropped the gradients.
         """
-        present = [stepped or parameter.grad is not None for _, parameter in self.parameters]
+        if stepped:
+            present = self._measured
+        else:
+            present = [
+                seen and parameter.grad is not None
+                for seen, (_, parameter) in zip(self._measured, self.parameters, strict=True)
+            ]
         found = []
-        in_host = [row for row in np.flatnonzero(self._seen_in_host).tolist() if present[row]]
-        if in_host:
-            found.append(Measured(in_host, torch.from_numpy(self._table[in_host]), False))
-        on_device = [row for row in sorted(self._on_device) if present[row]]
-        if on_device:
-            sums = stack_rows([self._on_device[row] for row in on_device])
-            found.append(Measured(on_device, sums, False))
+        if all(present) and all(self._seen_in_host):
+            found.append(Measured(list(range(len(present))), torch.from_numpy(self._table), False))
+            self._table = np.zeros_like(self._table)
+        else:
+            found = self._own(present)
         if self._reduced is not None:
             found.append(self._reduced)
         self.reset()
         return found
 
+    def _own(self, present: list[bool]) -> list[Measured]:
+        in_host = [row for row, seen in enumerate(self._seen_in_host) if seen and present[row]]
+        on_device = [row for row in sorted(self._on_device) if present[row]]
+        found = []
+        if in_host:
+            found.append(Measured(in_host, torch.from_numpy(self._table[in_host]), False))
+        if on_device:
+            sums = stack_rows([self._on_device[row] for row in on_device])
+            found.append(Measured(on_device, sums, False))
+        return found
+
     def reset(self) -> None:
         """Forget what was measured."""
         self._on_device, self._reduced = {}, None
-        self._seen_in_host[:] = False
+        self._seen_in_host = [False] * len(self.parameters)
         self._measured = [False] * len(self.parameters)
         self._ends = []
 
@@ -171,14 +195,19 @@ class GradientCapture:
             gradient = parameter.grad
             if gradient is None:
                 return
-            if capturing():  # else a part of the graph, whose replays find other memory
+            if not gradient.is_cpu and capturing():
+                # else a part of the graph, whose replays would find other memory
                 if self._begins is not None:
                     self._begins()
                 return
-            if not self.under_way:
+            if self._under_way is None or self._under_way() is None:
                 self._begin(row, gradient)
-            self._fired[row] = torch._C._current_graph_task_id()
-            if local(gradient).device.type == "cpu":
+            self._fired[row] = _current_task()
+            if self._is_plain[row] and gradient.is_cpu:
+                sums_into(gradient, self._numel[row], self._table[row])
+                self._measured[row] = self._seen_in_host[row] = True
+                self._versions[row] = gradient._version
+            elif local(gradient).device.type == "cpu":
                 self._measure_in_host(row, gradient)
             elif self._is_reduced(row):
                 self._measure([row], reduced=False)
@@ -186,11 +215,17 @@ class GradientCapture:
             self._trouble("measuring a gradient", error)
 
     def _begin(self, row: int, gradient: torch.Tensor) -> None:
+        if self._begins is not None:
+            self._begins()
         if self._first is not None and self._first[0] == row and self._first[1]() is not gradient:
             self._ends = []  # the script dropped what had been accumulated
         self._first = (row, weakref.ref(gradient))
-        if self._begins is not None:
-            self._begins()
+        self.wait_for_end()
+
+    def wait_for_end(self) -> None:
+        """Have the end of the backward under way told, if it will not be already."""
+        if self.under_way:
+            return
         end = _EndOfBackward(self)
         if self._engine_works and self.queue(end):
             self._under_way = weakref.ref(end)
@@ -208,7 +243,7 @@ class GradientCapture:
 
     def end(self) -> None:
         """A backward has ended, this one or one inside of it."""
-        task = torch._C._current_graph_task_id()
+        task = _current_task()
         self._under_way = None
         try:
             # numbers grow: a backward that ends after one of a higher number holds that one
@@ -220,6 +255,9 @@ class GradientCapture:
             self._ended()
 
     def _measure_unseen(self, task: int) -> None:
+        every_hook = self._fired.count(task) == len(self._fired)
+        if every_hook and not self._reducing and all(self._seen_in_host):
+            return  # the usual case in host memory
         left, on_device, reduced = [], [], []
         for row, (_, parameter) in enumerate(self.parameters):
             gradient = parameter.grad

@@ -79,6 +79,7 @@ def _in_a_pipeline(model: torch.nn.Module) -> bool:
     if stage is None:
         return False
     return any(
-        isinstance(thing, stage._PipelineStageBase) and getattr(thing, "submod", None) is model
+        issubclass(type(thing), stage._PipelineStageBase)
+        and getattr(thing, "submod", None) is model
         for thing in gc.get_objects()
     )

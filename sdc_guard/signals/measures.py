@@ -35,6 +35,8 @@ def measures(
         float64, shape (layers, 5): √Σg², max|g|, Σ|g|/numel, non-finite and zero elements.
     """
     out = sums.copy()
+    # of a NaN and a number, neither is the largest: Σ|g| tells what there was
+    out[:, 1] = np.where(np.isfinite(out[:, 2]), out[:, 1], out[:, 2])
     with np.errstate(invalid="ignore"):
         out[:, 0] = np.sqrt(out[:, 0])
     out[:, 2] /= np.maximum(numel, 1)
@@ -49,6 +51,9 @@ def sums_into(gradient: torch.Tensor, numel: int, out: NDArray[np.float64]) -> N
         gradient: dense or sparse, of any floating or complex dtype.
         numel: elements it stands for: more than are stored, if it is sparse.
     """
+    if gradient.dtype is torch.float32 and gradient.is_contiguous() and numel:
+        fused_sums(gradient, out)  # the usual case, without a detour
+        return
     tensor = stored(gradient)
     if tensor.numel() == 0:
         out[:] = 0.0

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 _GUESSED_SPEED: Final = 0.5e9  # bytes a second, until a digest was timed
+_A_TENSOR: Final = 8192  # bytes that could be read in the time that each tensor costs besides
 _WEIGHT: Final = 0.1  # of the newest observation in the averages
 
 
@@ -39,9 +40,10 @@ class Rotation:
             seconds if known is None else known + _WEIGHT * (min(seconds, 2 * known) - known)
         )
 
-    def digested(self, size: int, seconds: float) -> None:
-        """Learn the speed of digests: `size` bytes took `seconds`."""
-        if size and seconds > 0:
+    def digested(self, tensors: int, size: int, seconds: float) -> None:
+        """Learn the speed of digests: `tensors` of `size` bytes together took `seconds`."""
+        size += tensors * _A_TENSOR
+        if tensors and seconds > 0:
             self._speed += _WEIGHT * (size / seconds - self._speed)
 
     def choose(
@@ -59,14 +61,15 @@ class Rotation:
             return []
         # each is read twice: after this step and before the next
         allowance = self._budget / 100 * self._step_seconds * self._speed / 2
-        whole = sum(sizes.values())
+        whole = sum(sizes.values()) + len(sizes) * _A_TENSOR
         self._credit = min(self._credit + allowance, max(whole, allowance))
         chosen: list[tuple[str, int]] = []
         for _ in keys:
             key = keys[self._next % len(keys)]
-            if sizes[key] > self._credit:
+            cost = sizes[key] + _A_TENSOR
+            if cost > self._credit:
                 break
-            self._credit -= sizes[key]
+            self._credit -= cost
             self._next += 1
             chosen.append(key)
         return chosen

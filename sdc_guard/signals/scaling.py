@@ -24,14 +24,16 @@ class LossScale:
 
     Args:
         scaler: the script's scaler. Without one it is looked for among the callers of the first
-            optimizer steps; before the first step, a process's only scaler is taken for it.
+            optimizer steps; before the first step, the one that is being updated is taken for it.
     """
 
     def __init__(self, scaler: GradScaler | None = None) -> None:
         self._scaler = scaler
         self._certain = scaler is not None
         self._tries = _TRIES
-        self._update: object = None
+        self._candidates: list[GradScaler] | None = None
+        self._updates: list[tuple[GradScaler, object]] = []
+        self._at_backward: torch.Tensor | None = None
 
     def look_around(self, optimizer: torch.optim.Optimizer) -> None:
         """Find the scaler that is calling `optimizer.step()`, if one is; call it in a step hook."""
@@ -42,22 +44,38 @@ class LossScale:
         self._certain = found is not None
         if found is not None or getattr(optimizer, "grad_scale", None) is None:
             self._scaler = found
+        if self._certain or not self._tries:
+            self._candidates = []
 
     def backward_ended(self) -> None:
-        """Remember which scaler update this backward followed."""
-        if self._scaler is None and self._tries == _TRIES:
-            self._scaler = _only_scaler()
-        self._update = self._updates()
+        """Remember which scaler updates this backward followed."""
+        if self._scaler is None and self._candidates is None:
+            self._candidates = _live_scalers()
+        known = [self._scaler] if self._scaler else self._candidates or []
+        self._updates = [(scaler, _last_update(scaler)) for scaler in known]
+        self._at_backward = self._now()
 
     def updated_since(self) -> bool:
         """Whether the scaler's update() ran since the last backward ended.
 
         With gradients measured and no step taken since then, that step was skipped.
         """
-        return self._scaler is not None and self._update is not self._updates()
+        for scaler, update in self._updates:
+            if _last_update(scaler) is not update:
+                if self._scaler is None:
+                    self._scaler = scaler
+                    self._at_backward = _before_backoff(self._now(), scaler)
+                return True
+        return False
 
     def value(self) -> torch.Tensor | None:
-        """The scale now, a copy of one float32 on its device; None without one."""
+        """The scale of the newest backward, one float32 on its device; None without one."""
+        if self._scaler is None:
+            return None
+        # a scaler found in the first step was not known in its backward
+        return self._now() if self._at_backward is None else self._at_backward
+
+    def _now(self) -> torch.Tensor | None:
         scale = getattr(self._scaler, "_scale", None)
         return scale.detach().clone() if isinstance(scale, torch.Tensor) else None
 
@@ -67,9 +85,15 @@ class LossScale:
         values = [value for value in found if isinstance(value, torch.Tensor)]
         return values[0].detach().clone().reshape(()) if values else None
 
-    def _updates(self) -> object:
-        # update() puts a new dictionary there each time; nothing else tells without waiting
-        return getattr(self._scaler, "_per_optimizer_states", None)
+
+def _last_update(scaler: GradScaler) -> object:
+    # update() puts a new dictionary there each time; nothing else tells without waiting
+    return getattr(scaler, "_per_optimizer_states", None)
+
+
+def _before_backoff(scale: torch.Tensor | None, scaler: GradScaler) -> torch.Tensor | None:
+    """The scale before the update that lowered it."""
+    return None if scale is None else scale / scaler.get_backoff_factor()
 
 
 def _calling_scaler() -> GradScaler | None:
@@ -85,7 +109,7 @@ def _calling_scaler() -> GradScaler | None:
     return None
 
 
-def _only_scaler() -> GradScaler | None:
-    found = [thing for thing in gc.get_objects() if type(thing) is GradScaler]
-    live = [scaler for scaler in found if getattr(scaler, "_scale", None) is not None]
-    return live[0] if len(live) == 1 else None
+def _live_scalers() -> list[GradScaler]:
+    # by type: isinstance would ask each object for its class, and some warn when asked
+    found = [thing for thing in gc.get_objects() if issubclass(type(thing), GradScaler)]
+    return [scaler for scaler in found if getattr(scaler, "_scale", None) is not None]

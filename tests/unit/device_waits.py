@@ -1,7 +1,8 @@
 """Finding out, on a machine without a device, which operations would wait for one.
 
-Tensors of FakeTensorMode have a device and no values, so that whatever needs a value fails; a
-dispatch mode sees every operation before that and writes down those that wait.
+Tensors on "cuda" are those of FakeTensorMode: they have a device and no values, so that whatever
+needs a value fails. Tensors of the host are real. A dispatch mode sees every operation before that
+and writes down those that wait.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -108,10 +109,25 @@ def _index_waits(indexed: torch.Tensor, indices: list[Any]) -> str | None:
 
 
 @contextlib.contextmanager
-def fake_device() -> Iterator[FakeTensorMode]:
-    """FakeTensorMode in which tensors on "cuda" work on any machine and any build of torch."""
-    with _guard_for_cuda(), FakeTensorMode() as mode:
-        yield mode
+def fake_device() -> Iterator[None]:
+    """Tensors on "cuda" without values, on any machine and any build of torch."""
+    with _guard_for_cuda(), FakeTensorMode(allow_non_fake_inputs=True), _RealHost():
+        yield
+
+
+class _RealHost(TorchDispatchMode):
+    """Keeps operations of the host out of FakeTensorMode, but for pinned memory."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> torch.Tensor:
+        kwargs = kwargs or {}
+        device = torch.device(kwargs.get("device") or "cpu")
+        fake = any(isinstance(value, FakeTensor) for value in tree_leaves((args, kwargs)))
+        if fake or kwargs.get("pin_memory") or device.type != "cpu":
+            return func(*args, **kwargs)
+        with unset_fake_temporarily():
+            return func(*args, **kwargs)
 
 
 @contextlib.contextmanager

@@ -30,10 +30,13 @@ def _events(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def zeros_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let copies be read: zeros, because tensors of this device have no values."""
+    """Let copies be read: as zeros, because tensors of this device have no values."""
+    get = HostCopy.get
 
     def read(copy: HostCopy) -> torch.Tensor:
-        if copy._event is not None and not copy.ready():
+        if copy._event is None:
+            return get(copy)
+        if not copy.ready():
             copy._event.synchronize()
         return torch.zeros(copy._host.shape, dtype=copy._host.dtype)
 
@@ -52,6 +55,12 @@ def model_on(*devices: str, dtype: torch.dtype = torch.float32) -> nn.Module:
     return model
 
 
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    if all(parameter.is_cuda for parameter in model.parameters()):
+        return torch.optim.Adam(model.parameters(), capturable=True, foreach=False)
+    return torch.optim.SGD(model.parameters(), foreach=False)
+
+
 def train(
     guard: Guard | None,
     model: nn.Module,
@@ -65,7 +74,8 @@ def train(
             backward(list(model.parameters()))
             if guard is not None:
                 guard.observe(loss, batch)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
+        if isinstance(optimizer, torch.optim.Adam):  # clipping on two kinds of device waits
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
         optimizer.step()
         optimizer.zero_grad()
 
@@ -81,6 +91,7 @@ SETUPS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
         (torch.zeros(4, device="cuda:0"), torch.zeros(4, device="cuda:1")),
     ),
     "batch in host memory": lambda: (model_on("cuda"), (torch.zeros(4, 3), torch.arange(4))),
+    "layers in host memory": lambda: (model_on("cpu", "cuda"), torch.zeros(4, 3, device="cuda")),
 }
 
 
@@ -92,7 +103,7 @@ def test_no_operation_of_a_step_waits_for_the_device(
 ) -> None:
     with fake_device():
         model, batch = SETUPS[setup]()
-        optimizer = torch.optim.Adam(model.parameters(), capturable=True, foreach=False)
+        optimizer = optimizer_of(model)
         guard = Guard(model, optimizer, run=tmp_path / "run", digest_budget=budget)
         with Waits() as waits:
             train(guard, model, optimizer, batch)
