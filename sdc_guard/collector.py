@@ -12,6 +12,7 @@ from .digest.reference import stack_rows
 from .evidence import AfterStep, BeforeStep, Gradients, HostCopy
 from .signals.batch import batch_digest, tensors_of
 from .signals.gradients import GradientCapture
+from .signals.optimizer_audit import OptimizerAudit
 from .signals.rotation import Rotation
 from .signals.scaling import LossScale
 from .signals.shadow import ShadowResult
@@ -27,6 +28,7 @@ class Collector:
         scale: of the loss.
         state: whose digests are carried from step to step.
         rotation: which of them are taken.
+        audits: of the optimizers' invariants.
     """
 
     def __init__(
@@ -36,10 +38,11 @@ class Collector:
         scale: LossScale,
         state: CarriedState,
         rotation: Rotation,
+        audits: list[OptimizerAudit],
     ) -> None:
         self._optimizers = optimizers
         self.capture, self._scale, self.state = capture, scale, state
-        self._rotation = rotation
+        self._rotation, self._audits = rotation, audits
         self._clock: float | None = None
         self._losses: list[torch.Tensor] = []
         self._batches: list[HostCopy] = []
@@ -60,8 +63,10 @@ class Collector:
         if not self._losses and (isinstance(loss, float) or _is_scalar(loss)):
             self._losses.append(_scalar(loss))
 
-    def find_state(self) -> None:
+    def find_state(self, step: int) -> None:
         """Digest the state that the step before left, as it is found now."""
+        for audit in self._audits:
+            audit.before(step)
         whole = self._rotation.whole
         self._found = self._digest(self.state.tensors(None if whole else self._carried))
 
@@ -74,7 +79,7 @@ class Collector:
             stepped: whether optimizers have done it already.
         """
         if self._found is None:
-            self.find_state()
+            self.find_state(step)
         found, self._found = self._found, None
         assert found is not None
         now = time.time()
@@ -113,7 +118,16 @@ class Collector:
         self._carried = self._rotation.choose(list(sizes), sizes)
         digests = self._digest(self.state.tensors(self._carried))
         losses = None if shadow is None else HostCopy(shadow.losses)
-        return AfterStep(step, digests, HostCopy(digests.rows), shadow, losses)
+        audits = tuple(
+            (pending, HostCopy(pending.rows))
+            for audit in self._audits
+            if (pending := audit.after(step)) is not None
+        )
+        return AfterStep(step, digests, HostCopy(digests.rows), shadow, losses, audits)
+
+    def notes(self) -> list[str]:
+        """What the optimizers' invariants do not cover, each once."""
+        return [note for audit in self._audits for note in audit.take_notes()]
 
     def missing_from(self, held: set[Key]) -> PendingDigests:
         """Digests of the state that is not in `held`."""

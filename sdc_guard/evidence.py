@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from .signals.optimizer_audit import PendingAudit
 from .signals.shadow import ShadowResult
 from .signals.state import PendingDigests
 
@@ -100,8 +101,9 @@ class AfterStep:
     digest_rows: HostCopy
     shadow: ShadowResult | None
     shadow_losses: HostCopy | None
+    audits: tuple[tuple[PendingAudit, HostCopy], ...] = ()
 
     def ready(self) -> bool:
         """Whether every copy has arrived."""
-        copies = [self.digest_rows, self.shadow_losses]
+        copies = [self.digest_rows, self.shadow_losses, *(rows for _, rows in self.audits)]
         return all(copy.ready() for copy in copies if copy is not None)

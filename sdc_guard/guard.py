@@ -28,6 +28,7 @@ from .recorder import Recorder
 from .signals.capture import CaptureRequest
 from .signals.gradients import GradientCapture
 from .signals.limits import AT_THE_STEP, CAPTURING, capturing, limits
+from .signals.optimizer_audit import OptimizerAudit
 from .signals.rotation import Rotation
 from .signals.scaling import LossScale
 from .signals.shadow import LossFunction, ShadowPass, ShadowResult
@@ -77,6 +78,8 @@ class Guard:
         digest_budget: percent of a step's time that digests of parameters and optimizer state
             may take, in turn through the tensors; None for every tensor at every step, which
             alone proves all changes between steps in the step where they happen.
+        invariants_every: steps in which each element of Adam's state, and how far it moved its
+            parameter, is once compared with what Adam's arithmetic can do; None for never.
 
     Raises:
         UsageError: an unknown policy, a number out of its range, or no optimizer.
@@ -98,11 +101,10 @@ class Guard:
         resume: str | None = None,
         scaler: torch.amp.GradScaler | None = None,
         digest_budget: float | None = 0.2,
+        invariants_every: int | None = 1000,
     ) -> None:
-        self._optimizers = (
-            [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-        )
-        _check(policy, self._optimizers, first_step, shadow_every, digest_budget)
+        self._optimizers = _listed(optimizer)
+        _check(policy, first_step, shadow_every, digest_budget, invariants_every)
         replayed = os.environ.get(RUN_VARIABLE)
         self.run = Path(replayed or run)
         if replayed:
@@ -115,6 +117,7 @@ class Guard:
         self._halting: Alert | None = None
         self._shadow = ShadowPass(*shadow) if shadow else None
         self._shadow_every = shadow_every
+        self._invariants_every = invariants_every
         self._step = first_step
         self._stepped = False
         self._emitted = False
@@ -153,6 +156,9 @@ class Guard:
     @property
     def step(self) -> int:
         """Number of the step that runs now or, between two steps, of the next one."""
+        if self._mine():
+            with self._safely("counting a step"):
+                self._settle_skipped()
         return self._step
 
     def observe(self, loss: torch.Tensor | float, batch: Any = None) -> None:
@@ -168,7 +174,8 @@ class Guard:
             return
         with self._safely("observing a batch"):
             self._settle()
-            self._collector.observe(loss, batch)
+            if not (self._hooks.open and self._emitted):  # a line search evaluates once more
+                self._collector.observe(loss, batch)
 
     def refresh(self) -> None:
         """Tell the guard that the script has just written to parameters or optimizer state.
@@ -276,7 +283,7 @@ class Guard:
             self._scale.look_around(optimizer)
             self._settle_skipped()
             self._emitted = False
-            self._collector.find_state()
+            self._collector.find_state(self._step)
             self._keep("before")
             if not has_closure and not self._hooks.in_backward:
                 self._emit()
@@ -312,6 +319,8 @@ class Guard:
             self._capture.reset()
             self._keep("after")
             self._pending.append(self._collector.after(self._step, self._shadow_result()))
+            for note in self._collector.notes():
+                self._recorder.event(self._step, "invariants", note)
             self._drain()
             recorded = True
         if not recorded:
@@ -392,7 +401,15 @@ class Guard:
         state = CarriedState(
             self._place.parameters, self._optimizers, self._place.written_by_forward
         )
-        return Collector(self._optimizers, self._capture, self._scale, state, self._rotation)
+        every = self._invariants_every
+        audits = [
+            OptimizerAudit(owned, optimizer, every=every)
+            for optimizer in self._optimizers
+            if every is not None
+        ]
+        return Collector(
+            self._optimizers, self._capture, self._scale, state, self._rotation, audits
+        )
 
     def _group_sizes(self) -> list[int]:
         return [len(g["params"]) for optimizer in self._optimizers for g in optimizer.param_groups]
@@ -550,12 +567,26 @@ class _Safely:
         return True
 
 
+def _listed(
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+) -> list[torch.optim.Optimizer]:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return [optimizer]
+    found = list(optimizer) if isinstance(optimizer, Sequence) else []
+    if not found or not all(isinstance(one, torch.optim.Optimizer) for one in found):
+        raise UsageError(
+            "optimizer must be a torch.optim.Optimizer or a sequence of them",
+            next_step="give the inner one where a library wraps it (accelerate: .optimizer)",
+        )
+    return found
+
+
 def _check(
     policy: str,
-    optimizers: list[torch.optim.Optimizer],
     first_step: int,
     shadow_every: int,
     digest_budget: float | None,
+    invariants_every: int | None,
 ) -> None:
     if policy not in _POLICIES:
         raise UsageError(f"no policy {policy!r}", next_step=f"use one of {', '.join(_POLICIES)}")
@@ -566,11 +597,8 @@ def _check(
             f"digest_budget is {digest_budget}, and must be a percentage",
             next_step="give 0 to 100, or None for every tensor at every step",
         )
-    if not optimizers or not all(isinstance(o, torch.optim.Optimizer) for o in optimizers):
-        raise UsageError(
-            "optimizer must be a torch.optim.Optimizer or a sequence of them",
-            next_step="give the inner one where a library wraps it (accelerate: .optimizer)",
-        )
+    if invariants_every is not None and invariants_every < 1:
+        raise UsageError("invariants_every must be at least 1, or None for never")
 
 
 def _close_if_alive(reference: weakref.ref[Guard]) -> None:

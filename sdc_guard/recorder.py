@@ -14,6 +14,7 @@ from .archive.compare import solve_change
 from .detect.alert import Alert
 from .detect.carried import DigestTable, Key, carried_alert, changed
 from .detect.incidents import IncidentBook
+from .detect.invariants import InvariantSensor
 from .detect.loss_scale import LossScaleWatch
 from .detect.sensor import StepSensor
 from .digest import Digest
@@ -72,6 +73,7 @@ class Recorder:
         self._held = Held(placements)
         self._replicas, self._reduces = replicas, reduces
         self._sensor = StepSensor([layer.name for layer in layers])
+        self._invariants = InvariantSensor(self._names)
 
     def recorded(self) -> dict[Key, Digest]:
         """Digests of the state that the newest step left behind."""
@@ -136,6 +138,13 @@ class Recorder:
                 batch_hash=evidence.shadow.batch_hash,
                 seconds=evidence.shadow.seconds,
             )
+        alerts = [
+            alert
+            for audit, rows in evidence.audits
+            for alert in self._invariants.judge(audit.step, audit.slices, rows.get().numpy())
+        ]
+        if alerts:
+            self.report(evidence.step, alerts)
 
     def state_at_rest(self, step: int, keys: tuple[Key, ...], rows: torch.Tensor) -> None:
         """Record digests, taken later than those of `after_step`, of more that step left."""
