@@ -101,6 +101,8 @@ SETUPS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
 def test_no_operation_of_a_step_waits_for_the_device(
     setup: str, budget: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if setup == "two devices" and torch.cuda.device_count() == 1:
+        pytest.skip("torch asks the driver for the second device, which this machine lacks")
     with fake_device():
         model, batch = SETUPS[setup]()
         optimizer = optimizer_of(model)
