@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .detect.carried import Key
+from .digest.reference import stack_rows
 from .evidence import AfterStep, BeforeStep, Gradients, HostCopy
 from .signals.batch import batch_digest, tensors_of
 from .signals.gradients import GradientCapture
@@ -101,7 +102,7 @@ class Collector:
                 Gradients(measured.rows, HostCopy(measured.sums), measured.reduced)
                 for measured in self.capture.take(stepped=stepped)
             ),
-            losses=HostCopy(torch.stack(losses)) if losses else None,
+            losses=HostCopy(stack_rows(losses)) if losses else None,
             accumulation=accumulation,
             batches=batches,
             tokens=tokens or None,

@@ -344,9 +344,6 @@ class Guard:
     def _backward_begins(self) -> None:
         if not self._mine():
             return
-        if capturing():
-            self._tell(CAPTURING)
-            return
         with self._safely("recording a step"):
             if not self._hooks.open:
                 self._settle()
@@ -363,9 +360,15 @@ class Guard:
     def _mine(self) -> bool:
         """Whether this is the process that made the guard, and it still records.
 
-        A forked process inherits the hooks and must not write into this run.
+        A forked process inherits the hooks and must not write into this run. Into a CUDA graph
+        that is being captured nothing of the guard's may come.
         """
-        return self._place.owner == os.getpid()
+        if self._place.owner != os.getpid():
+            return False
+        if capturing():
+            self._tell(CAPTURING)
+            return False
+        return True
 
     def _settle(self) -> None:
         """End a step that is over although not every hook told so."""
