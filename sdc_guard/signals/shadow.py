@@ -65,7 +65,7 @@ class ShadowPass:
         self._loss_fn = loss_fn
         self._written: set[str] | None = None
         # an optimizer whose step is compiled would have its hooks compiled as well
-        self._uncompiled = torch.compiler.disable(self._losses)  # type: ignore[no-untyped-call] # torch has no types here
+        self._uncompiled = torch.compiler.disable(self._evaluate)  # type: ignore[no-untyped-call] # torch has no types here
         digest = batch_digest(self._batch)
         self.batch_hash = None if digest is None else fold(digest)
 
@@ -77,8 +77,12 @@ class ShadowPass:
             ParameterWritten: the forward wrote to a parameter that it had not written to before.
             Exception: whatever the loss function raises.
         """
+        result: ShadowResult = self._uncompiled(model)
+        return result
+
+    def _evaluate(self, model: torch.nn.Module) -> ShadowResult:
         started = time.perf_counter()
-        losses = self._uncompiled(unwrapped(model))
+        losses = self._losses(unwrapped(model))
         return ShadowResult(losses, self.batch_hash, time.perf_counter() - started)
 
     def _losses(self, model: torch.nn.Module) -> torch.Tensor:
