@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -218,11 +218,8 @@ def train(
         region: what each step runs in, its optimizer's included.
         compile_with: applied to the model before the optimizer is made.
     """
-    random.seed(1)
-    np.random.seed(2)
-    torch.manual_seed(3)
-    model = make()
-    model = compile_with(model)
+    seed_everything(1)
+    model = compile_with(make())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     attached = attach(model, optimizer)
     for _ in range(STEPS):
@@ -234,6 +231,13 @@ def train(
     if attached is not None:
         attached.close()
     return state_of(model, optimizer)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of Python, numpy and torch."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -250,12 +254,16 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, An
 
 def bits(value: Any) -> Any:
     """A nested value in a form whose equality is that of all of its bits."""
+    if hasattr(value, "to_local"):  # this rank's part, and where it belongs
+        return [bits(value.to_local()), str(value.placements), tuple(value.shape)]
     if isinstance(value, torch.Tensor):
         flat = value.detach().contiguous().reshape(-1)
         raw = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
         return (str(value.dtype), tuple(value.shape), raw)
     if isinstance(value, torch.Generator):
         return bits(value.get_state())
+    if isinstance(value, OrderedDict):  # of hooks: their keys count up from process to process
+        return bits(list(value.values()))
     if isinstance(value, dict):
         return [(str(key), bits(item)) for key, item in value.items()]
     if isinstance(value, (list, tuple, deque)):
