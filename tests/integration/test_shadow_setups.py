@@ -85,6 +85,22 @@ def test_setups_with_one_autocast_region_around_the_whole_training(tmp_path: Pat
     assert all(different(whole(naive), whole(nothing)) for naive in naive_passes())
 
 
+def test_setups_with_a_hook_that_needs_gradients_train_on_without_a_pass(tmp_path: Path) -> None:
+    def hook(module: nn.Module, inputs: object, output: torch.Tensor) -> None:
+        output.register_hook(lambda grad: None)
+
+    def make() -> nn.Module:
+        model = SETUPS["averages"]()
+        model.linear.register_forward_hook(hook)  # fails after the model has begun to write
+        return model
+
+    attach, guards = guarded(tmp_path / "run")
+    assert different(train(make, attach), train(make, nothing)) == []
+    assert guards[0].health.errors == STEPS
+    assert "tensor that doesn't require gradient" in guards[0].health.last_error
+    assert shadow_losses(tmp_path / "run") == []
+
+
 @pytest.mark.parametrize("name", [name for name in SETUPS if name != "autocast"])
 def test_setups_are_changed_by_a_pass_that_is_not_careful(name: str) -> None:
     without = train(SETUPS[name], nothing)

@@ -178,6 +178,14 @@ def test_the_training_goes_on_as_if_nothing_had_been() -> None:
     assert trained(shadow=True) == trained(shadow=False)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_a_scripted_module_keeps_its_mode() -> None:
+    model = nn.Sequential(torch.jit.script(nn.Dropout(0.5)), nn.Linear(4, 1))
+    losses = ShadowPass(torch.ones(2, 4), loss_fn)(model).losses
+    assert losses[0] == losses[1]
+    assert [module.training for module in model.modules()] == [True] * 3
+
+
 def test_a_class_that_merges_weights_in_eval_keeps_them_apart() -> None:
     class Merging(nn.Linear):
         def train(self, mode: bool = True) -> Merging:
