@@ -41,8 +41,10 @@ def sharding_kept(model: torch.nn.Module) -> Iterator[None]:
             next_step="shard with torch.distributed.fsdp.fully_shard, or leave shadow out",
         )
     states = [x._get_fsdp_state() for x in modules if isinstance(x, fsdp.FSDPModule)]
-    for state in states:
-        state._lazy_init()  # of the outermost; the first forward would, and add hooks for good
+    if all(state._is_root is None for state in states):
+        # no forward yet: ours would make the outermost ones roots, and add hooks, which stay
+        for state in states:
+            state._lazy_init()
     kept = _Sharding(list({id(state): state for state in states}.values()))
     try:
         yield

@@ -244,7 +244,7 @@ def scenarios(mesh: DeviceMesh) -> dict[str, Scenario]:
     made["sharded, bfloat16"] = Scenario(partial(sharded, mesh, True, norm, mp_policy=half))
     made["sharded, grouped"] = Scenario(partial(grouped, mesh))
     made["sharded, prefetching"] = Scenario(partial(prefetching, mesh))
-    made["sharded, partly"] = Scenario(partial(prefetching, mesh), shadow=lambda: passing(partly))
+    made["sharded, partly"] = Scenario(partial(prefetching, mesh), two, lambda: passing(partly))
     made["sharded, compiled"] = Scenario(partial(compiled_blocks, mesh))
     made["tensor parallel"] = Scenario(partial(tensor_parallel, mesh))
     return made

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from sdc_guard.signals.kept_values import _changed as copied_back
 from sdc_guard.signals.parameter_writes import ParameterWrites
 from sdc_guard.signals.restoration import ParameterWritten
 from sdc_guard.signals.shadow import ShadowPass, unwrapped
@@ -412,11 +413,12 @@ def test_a_buffer_that_grows_is_put_back() -> None:
         assert torch.equal(now, torch.ones(2))
 
 
-def test_a_buffer_whose_elements_share_memory_is_left_alone() -> None:
-    model = nn.Linear(4, 1)
-    for device in ("cpu", "meta"):
-        model.register_buffer(f"shared_{device}", torch.zeros(1, device=device).expand(3))
-    ShadowPass(torch.ones(2, 4), loss_fn)(model)
+def test_on_a_device_what_cannot_have_been_written_to_is_not_copied_back() -> None:
+    one = torch.zeros(2, device="meta")  # values of a device are not compared
+    assert copied_back(one, one, True)
+    assert not copied_back(one, one, False)
+    assert not copied_back(one[:1].expand(3), one, True)  # torch refuses to write to these
+    assert copied_back(one[:1].expand(1), one, True)
 
 
 def test_a_numpy_generator_of_another_kind_is_put_back() -> None:
@@ -479,6 +481,19 @@ def test_the_losses_are_exact() -> None:
     assert losses.dtype == torch.float64
     assert not losses.requires_grad
     assert losses[0] == loss_fn(model, batch).item()
+
+
+def test_it_is_an_evaluation_without_gradients() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+    batch, modes = torch.randn(3, 4), set()
+
+    def noting(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        modes.add(torch.is_grad_enabled())
+        return loss_fn(model, batch)
+
+    losses = ShadowPass(batch, noting)(model).losses
+    assert modes == {False}
+    assert losses[0] == loss_fn(model.eval(), batch).item()
 
 
 def test_the_batch_is_pinned() -> None:
