@@ -24,31 +24,38 @@ class Collector:
 
     Args:
         optimizers: of one guard.
-        capture: of the gradients.
         scale: of the loss.
-        state: whose digests are carried from step to step.
-        rotation: which of them are taken.
-        audits: of the optimizers' invariants.
+        rotation: which digests of the state are taken.
     """
 
+    capture: GradientCapture
+    state: CarriedState
+
     def __init__(
-        self,
-        optimizers: list[torch.optim.Optimizer],
-        capture: GradientCapture,
-        scale: LossScale,
-        state: CarriedState,
-        rotation: Rotation,
-        audits: list[OptimizerAudit],
+        self, optimizers: list[torch.optim.Optimizer], scale: LossScale, rotation: Rotation
     ) -> None:
         self._optimizers = optimizers
-        self.capture, self._scale, self.state = capture, scale, state
-        self._rotation, self._audits = rotation, audits
+        self._scale, self._rotation = scale, rotation
+        self._audits: list[OptimizerAudit] = []
         self._clock: float | None = None
         self._losses: list[torch.Tensor] = []
         self._batches: list[HostCopy] = []
         self._tokens = 0
         self._carried: list[Key] = []
         self._found: PendingDigests | None = None
+
+    def watch(
+        self, capture: GradientCapture, state: CarriedState, audits: list[OptimizerAudit]
+    ) -> None:
+        """Set what is watched: once more when parameters were added or replaced.
+
+        Args:
+            capture: of the gradients.
+            state: whose digests are carried from step to step.
+            audits: of the optimizers' invariants.
+        """
+        self.capture, self.state, self._audits = capture, state, audits
+        self._carried = [key for key in self._carried if key in state.sizes()]
 
     def observe(self, loss: Any, batch: Any) -> None:
         """Take a loss, a scalar tensor or number, and a batch."""

@@ -150,7 +150,8 @@ class Guard:
         self._recorder = Recorder(self._writer, self._place.attempt, self._on_alert)
         self._scale = LossScale(scaler)
         self._rotation = Rotation(digest_budget)
-        self._collector = self._watch()
+        self._collector = Collector(self._optimizers, self._scale, self._rotation)
+        self._watch()
         for kind, detail in self._place.events:
             self._recorder.event(first_step, kind, detail)
         for line in lines:
@@ -383,7 +384,7 @@ class Guard:
         self._emitted = True
         self.step_ends()
 
-    def _watch(self) -> Collector:
+    def _watch(self) -> None:
         """Attach to the parameters as they are now."""
         optimized = {
             id(parameter)
@@ -424,9 +425,7 @@ class Guard:
             for optimizer in self._optimizers
             if every is not None
         ]
-        return Collector(
-            self._optimizers, self._capture, self._scale, state, self._rotation, audits
-        )
+        self._collector.watch(self._capture, state, audits)
 
     def _group_sizes(self) -> list[int]:
         return [len(g["params"]) for optimizer in self._optimizers for g in optimizer.param_groups]
@@ -444,7 +443,7 @@ class Guard:
         self._place = with_layers_of(self._place, self._model)
         old = self._capture
         old.remove()
-        self._collector = self._watch()
+        self._watch()
         self._capture.go_on_from(old)
         now = self._place.layer_names
         if now != before:
