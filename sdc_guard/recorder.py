@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -90,14 +90,14 @@ class Recorder:
     def before_step(
         self,
         evidence: BeforeStep,
-        live: Mapping[Key, torch.Tensor],
+        live: Callable[[Key], torch.Tensor | None],
         skip_on_alert: Callable[[list[Alert]], bool] = lambda _: False,
     ) -> None:
         """Record what was found before a step and raise its alerts.
 
         Args:
             evidence: its copies are read; they should be ready.
-            live: tensors that were digested whole, to read a changed element from.
+            live: gives a digested tensor, if it is here whole, to read a changed element from.
             skip_on_alert: whether these alerts make the guard skip the step.
         """
         step = evidence.step
@@ -201,14 +201,14 @@ class Recorder:
         self._writer.append(table, attempt=self._attempt, step=step, **columns)
 
     def _carried_alerts(
-        self, step: int, found: DigestTable, live: Mapping[Key, torch.Tensor]
+        self, step: int, found: DigestTable, live: Callable[[Key], torch.Tensor | None]
     ) -> list[Alert]:
         if self._left_behind is None:
             return []
         alerts = []
         for key, old, new in changed(self._left_behind, found):
             expected, actual = _digest(self._left_behind.rows[old]), _digest(found.rows[new])
-            tensor = live.get(key)
+            tensor = live(key)
             single = None if tensor is None else solve_change(tensor, expected, actual)
             location: dict[str, Any] = {}
             if single is not None:
