@@ -74,17 +74,19 @@ def _status_line(run: str) -> None:
         return
     parts = [f"Run **{plain(reader.run_file.name)}** in {plain(run)}"]
     if newest is not None:
-        parts.append(_recording(newest, time.time()))
+        parts.append(recording(newest, time.time()))
     st.caption(" · ".join(parts))
 
 
-def _recording(newest: Newest, now: float) -> str:
+def recording(newest: Newest, now: float) -> str:
+    """The state of the recording in words, at the moment `now` (seconds since the epoch)."""
     if newest.time is None:
-        return f"newest step {newest.step:,}"
-    if now - newest.time < max(_QUIET_SECONDS, 5 * (newest.seconds or 0.0)):
+        return f"newest step {newest.step:,}{': ended' if newest.ended else ''}"
+    quiet = now - newest.time > max(_QUIET_SECONDS, 5 * (newest.seconds or 0.0))
+    if not newest.ended and not quiet:
         return f"recording, newest step {newest.step:,}"
     age = f"{age_text(now - newest.time)} ago ({utc_text(newest.time)})"
-    return f"newest step {newest.step:,}, {age}: ended, or stalled"
+    return f"newest step {newest.step:,}, {age}: {'ended' if newest.ended else 'ended, or stalled'}"
 
 
 def _error_line(text: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from forensics.watched import Watch
 from sdc_guard.store.reader import RunReader
 
 from .records import STATUSES, Alert, Checkpoint, Coverage, Incident, Newest
@@ -58,12 +59,23 @@ _CHECKPOINTS = """
 """
 
 
+# What the guard tells once of what it cannot see
+_BLIND = """
+    SELECT kind, detail FROM events WHERE kind IN ('capture', 'not carried', 'layers changed')
+    GROUP BY kind, detail ORDER BY min(step), kind, detail LIMIT 20
+"""
+_ENDED = """
+    SELECT count(*) > 0 FROM events
+    WHERE kind = 'end' AND attempt = (SELECT max(attempt) FROM attempts)
+"""
+
+
 def newest_step(reader: RunReader) -> Newest | None:
     """The newest step, or None before the first."""
     row = reader.rows(
         "SELECT max(step), arg_max(time, step), arg_max(step_seconds, step) FROM steps"
     )[0]
-    return None if row[0] is None else Newest(*row)
+    return None if row[0] is None else Newest(*row, ended=reader.rows(_ENDED)[0][0])
 
 
 def coverage(reader: RunReader) -> Coverage:
@@ -93,6 +105,26 @@ def coverage(reader: RunReader) -> Coverage:
         *shadow,
         *alerts,
         tuple(damaged),
+        watched=_watched(reader, steps[2]),
+        blind=tuple(f"{kind}: {_plain_detail(text)}" for kind, text in reader.rows(_BLIND)),
+    )
+
+
+def _watched(reader: RunReader, newest: int | None) -> float | None:
+    budgets = [attempt.digest_budget for attempt in reader.run_file.attempts]
+    if newest is None or not any(budget is not None for budget in budgets):
+        return None
+    return Watch(reader).watched(newest).share
+
+
+def _plain_detail(text: str | None) -> str:
+    """An event's detail in words: what is a JSON object has a list of names per reason."""
+    content = _object(text)
+    if not content:
+        return text or ""
+    return "; ".join(
+        f"{name} {', '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in content.items()
     )
 
 
@@ -130,7 +162,7 @@ def step_facts(reader: RunReader, step: int) -> pd.DataFrame:
     """What was recorded at one step: a row per rank."""
     query = """
         SELECT s.rank, s.attempt, s.loss, s.grad_norm, s.lr, s.step_seconds, s.tokens,
-            p.loss AS shadow_loss
+            s.loss_scale, s.skipped, p.loss AS shadow_loss
         FROM steps AS s LEFT JOIN shadow AS p USING (attempt, rank, step)
         WHERE s.step = $step ORDER BY s.rank
     """

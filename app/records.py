@@ -23,6 +23,9 @@ class Coverage:
         shadow_passes: number of them; `shadow_unequal` did not repeat bit for bit.
         proven, suspected: number of alerts from exact comparisons and from statistics.
         damaged: path in the trace's folder and reason of each file that could not be opened.
+        watched: share of the state's transitions from step to step that were compared, for a run
+            with a digest budget; None for one that compares them all.
+        blind: what the guard told that it cannot see, a line each.
     """
 
     steps: int
@@ -41,6 +44,8 @@ class Coverage:
     proven: int
     suspected: int
     damaged: tuple[tuple[str, str], ...]
+    watched: float | None = None
+    blind: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,11 +99,15 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Newest:
-    """The newest step, when it was recorded (seconds since the epoch), and its duration (s)."""
+    """The newest step, when it was recorded (seconds since the epoch), and its duration (s).
+
+    `ended` tells that the guard of the newest attempt was closed.
+    """
 
     step: int
     time: float | None
     seconds: float | None
+    ended: bool = False
 
 
 def checkpoint_bracket(found: Sequence[Checkpoint]) -> tuple[int | None, int] | None:

@@ -15,8 +15,10 @@ MAX_MARKS = 500
 _SOURCES = {
     "loss": "SELECT step, loss AS value FROM steps",
     "grad_norm": "SELECT step, grad_norm AS value FROM steps",
+    # of several ranks a step's own row holds what that rank has of the gradient
+    "whole_grad_norm": "SELECT step, norm AS value FROM whole_steps",
     "shadow": "SELECT step, loss AS value FROM shadow",
-    "layer": "SELECT step, norm AS value FROM layers JOIN layer_names USING (layer)"
+    "layer": "SELECT step, norm AS value FROM whole_layers JOIN layer_names USING (layer)"
     " WHERE name = $layer",
 }
 
@@ -102,7 +104,8 @@ def series(
 ) -> Series:
     """The curve `name` (loss, grad_norm, shadow, layer) of the steps `first` to `last`.
 
-    Several ranks' values of a step are one bin's values: the curve spans their range.
+    Of the loss several ranks' values of a step are one bin's values: the curve spans their range.
+    Norms are those of the whole gradient.
 
     Args:
         reader: of the run.
@@ -112,6 +115,8 @@ def series(
         log: the axis is logarithmic, so what is not positive cannot be drawn.
         max_points: at most so many points, at least 2.
     """
+    if name == "grad_norm" and reader.run_file.world_size > 1:
+        name = "whole_grad_norm"
     marked = _MARKED.format(source=_SOURCES[name])
     asked: dict[str, Any] = {"first": first, "last": last, "log": log}
     if name == "layer":

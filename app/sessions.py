@@ -18,6 +18,8 @@ _DEFAULTS: dict[str, Any] = {
     "class": None,
     "verdict": None,
     "rank": None,
+    "watched": None,
+    "finished": None,
 }
 
 
@@ -32,6 +34,8 @@ class SessionResult:
         proven: whether an exact comparison convicts.
         current: whether the run was not started again since.
         tensors: what differs, as stored: name, index, bits, before, after.
+        verdict: of a verification, which rung of the replay ladder it reached; else None.
+        finished: seconds since the epoch, or None when that was not stored.
     """
 
     session: str
@@ -41,6 +45,8 @@ class SessionResult:
     proven: bool = False
     current: bool = True
     tensors: tuple[dict[str, Any], ...] = ()
+    verdict: str | None = None
+    finished: float | None = None
 
     @property
     def readable(self) -> bool:
@@ -72,6 +78,18 @@ def newest_bracket(results: list[SessionResult]) -> SessionResult | None:
     return next((result for result in reversed(results) if result.accuses), None)
 
 
+def verdict_on(results: list[SessionResult], opened: int) -> SessionResult | None:
+    """The newest verification that names the step at which an incident was opened."""
+    return next(
+        (
+            result
+            for result in reversed(results)
+            if result.accuses and result.verdict is not None and result.first_corrupt == opened
+        ),
+        None,
+    )
+
+
 def _parsed(session: Session, attempts: int) -> SessionResult:
     name = session.folder.name
     stored = session.result()
@@ -79,6 +97,7 @@ def _parsed(session: Session, attempts: int) -> SessionResult:
         return SessionResult(name)
     content = {**_DEFAULTS, **stored}
     try:
+        verify = str(content["schema"]["name"]).endswith("verify")
         return SessionResult(
             session=name,
             sentence=sentence(content),
@@ -87,6 +106,8 @@ def _parsed(session: Session, attempts: int) -> SessionResult:
             proven=content["proven"] is True,
             current=content.get("attempts", attempts) == attempts,
             tensors=tuple(dict(tensor) for tensor in content["tensors"]),
+            verdict=str(content["verdict"]) if verify and content["verdict"] else None,
+            finished=None if content["finished"] is None else float(content["finished"]),
         )
     except (KeyError, TypeError, ValueError):
         return SessionResult(name)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from forensics.watched import percent
+
 from .records import Checkpoint, Coverage, Incident
 from .sessions import SessionResult
 from .wording import count, span_text
@@ -59,7 +61,8 @@ def judge(
     if gaps:
         text = f"Unknown: no finding in {steps}, but a part of the record is missing."
         return Verdict("unknown", text, gaps)
-    return Verdict("clean", f"Clean so far: no check found anything in {steps}.", _lost(covered))
+    text = f"Clean so far: no check found anything in {steps}."
+    return Verdict("clean", text, (*_part(covered), *_lost(covered)))
 
 
 def _proof(
@@ -131,6 +134,13 @@ def _gaps(covered: Coverage) -> tuple[str, ...]:
     if covered.steps and covered.ranks < covered.world_size:
         lines.append(f"Only {covered.ranks} of {covered.world_size} ranks have recorded steps.")
     return tuple(lines)
+
+
+def _part(covered: Coverage) -> tuple[str, ...]:
+    if covered.watched is None or covered.watched == 1:
+        return ()
+    share = f"{percent(covered.watched)} of the state's transitions from step to step were compared"
+    return (f"{share}; sdc-bisect verify replays and compares every step.",)
 
 
 def _lost(covered: Coverage) -> tuple[str, ...]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from sdc_guard.digest import Digest, SingleChange, confirm_change, solve_single
+from sdc_guard.digest import Digest, SingleChange, find_change
+from sdc_guard.digest.reference import words
 from sdc_guard.signals.capture import captured_path
 from sdc_guard.store.reader import RunReader
 
@@ -68,11 +68,13 @@ def locate(
         "rank": difference.rank,
     }
     wrong, right = (_digest(reader, key) for reader in (original, replayed))
-    change = None
+    change, dtype = None, layer.dtype
     path = captured_path(replayed.run, (difference.kind, layer.id))
     if wrong and right and path.is_file():
-        change = _solve(path, right, wrong, layer.numel)
-    return LocatedTensor(difference.kind, difference.name, change, layer.dtype)
+        content = path.read_bytes()
+        dtype = _word_dtype(layer.dtype, len(content), layer.numel)
+        change = _solve(content, dtype, right, wrong)
+    return LocatedTensor(difference.kind, difference.name, change, dtype)
 
 
 def _digest(reader: RunReader, key: dict[str, Any]) -> Digest | None:
@@ -80,15 +82,26 @@ def _digest(reader: RunReader, key: dict[str, Any]) -> Digest | None:
     return Digest(*(value % 2**64 for value in rows[0])) if rows else None
 
 
-def _solve(path: Path, right: Digest, wrong: Digest, numel: int) -> SingleChange | None:
-    content = path.read_bytes()
-    size = len(content) // numel
-    candidate = solve_single(right, wrong, numel=numel, width=8 * size)
-    if candidate is None:
+def _solve(content: bytes, dtype: str, right: Digest, wrong: Digest) -> SingleChange | None:
+    kind: torch.dtype = getattr(torch, dtype)
+    if not content or len(content) % kind.itemsize:
         return None
-    index, change = candidate
-    bits = int.from_bytes(content[index * size : (index + 1) * size], sys.byteorder)
-    return confirm_change(right, wrong, index, change, bits_after=bits + change)
+    row = words(torch.frombuffer(bytearray(content), dtype=kind))
+    found = find_change(row, wrong, right)  # from the tensor at hand, the sound one, back
+    return None if found is None else SingleChange(found.index, found.after, found.before)
+
+
+def _word_dtype(layer: str, size: int, numel: int) -> str:
+    """The dtype of the words that were captured, by the layer's and by their own size.
+
+    A complex element is two words; moments may be wider than the parameter that they belong to.
+    """
+    kind: torch.dtype = getattr(torch, layer)
+    real = kind.to_real()
+    count = numel * (2 if kind.is_complex else 1)
+    if count and size == count * real.itemsize:
+        return str(real).removeprefix("torch.")
+    return {4: "float32", 8: "float64"}.get(size // count if count else 0, layer)
 
 
 def value_of(bits: int, dtype: str) -> Any:

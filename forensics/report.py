@@ -61,7 +61,7 @@ def _recorded(reader: RunReader) -> str:
         f"{len(reader.run_file.attempts)} attempts."
     )
     if skipped:
-        text += f" {skipped} steps were skipped: no update was applied."
+        text += f" {skipped} of them skipped: no update was applied."
     if last is not None and (share := Watch(reader).watched(last).share) < 1:
         text += f" {percent(share)} of the state's transitions from step to step were compared."
     return text

@@ -92,7 +92,7 @@ def register_attempt(
             shadow={"batch_hash": shadow.batch_hash, "every": shadow_every} if shadow else None,
         )
         number = now.attempts[-1].attempt + 1 if now.attempts else 1
-        environment = environment_fingerprint(optimizers[0], ranks.world_size)
+        environment = environment_fingerprint(optimizers, ranks.world_size, model)
         now = now.with_attempt(Attempt(number, first_step, time.time(), environment, digest_budget))
         now.write(run)
         return now

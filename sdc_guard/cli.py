@@ -133,8 +133,9 @@ def dashboard(run: Path, port: int) -> None:
 def sql(run: Path, query: str, attempt: int | None) -> None:
     """Run a SELECT over the tables of RUN; CSV on stdout.
 
-    Tables: steps, layers, digests, shadow, alerts, incidents, checkpoints, events, layer_names.
-    Where a resume repeated steps they hold the newest attempt; `every.steps` and so on hold all.
+    Tables: steps, layers, digests, shadow, alerts, incidents, checkpoints, events, layer_names,
+    attempts. Where a resume repeated steps they hold the newest attempt; `every.steps` and so on
+    hold all. The views whole_layers and whole_steps put the gradients of all ranks together.
     """
     from .store.reader import RunReader
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .detect.carried import Key
+from .digest.reference import stack_rows
 from .evidence import AfterStep, BeforeStep, Gradients, HostCopy
 from .signals.batch import batch_digest, tensors_of
 from .signals.gradients import GradientCapture
@@ -23,31 +24,38 @@ class Collector:
 
     Args:
         optimizers: of one guard.
-        capture: of the gradients.
         scale: of the loss.
-        state: whose digests are carried from step to step.
-        rotation: which of them are taken.
-        audits: of the optimizers' invariants.
+        rotation: which digests of the state are taken.
     """
 
+    capture: GradientCapture
+    state: CarriedState
+
     def __init__(
-        self,
-        optimizers: list[torch.optim.Optimizer],
-        capture: GradientCapture,
-        scale: LossScale,
-        state: CarriedState,
-        rotation: Rotation,
-        audits: list[OptimizerAudit],
+        self, optimizers: list[torch.optim.Optimizer], scale: LossScale, rotation: Rotation
     ) -> None:
         self._optimizers = optimizers
-        self.capture, self._scale, self.state = capture, scale, state
-        self._rotation, self._audits = rotation, audits
+        self._scale, self._rotation = scale, rotation
+        self._audits: list[OptimizerAudit] = []
         self._clock: float | None = None
         self._losses: list[torch.Tensor] = []
         self._batches: list[HostCopy] = []
         self._tokens = 0
         self._carried: list[Key] = []
         self._found: PendingDigests | None = None
+
+    def watch(
+        self, capture: GradientCapture, state: CarriedState, audits: list[OptimizerAudit]
+    ) -> None:
+        """Set what is watched: once more when parameters were added or replaced.
+
+        Args:
+            capture: of the gradients.
+            state: whose digests are carried from step to step.
+            audits: of the optimizers' invariants.
+        """
+        self.capture, self.state, self._audits = capture, state, audits
+        self._carried = [key for key in self._carried if key in state.sizes()]
 
     def observe(self, loss: Any, batch: Any) -> None:
         """Take a loss, a scalar tensor or number, and a batch."""
@@ -101,7 +109,7 @@ class Collector:
                 Gradients(measured.rows, HostCopy(measured.sums), measured.reduced)
                 for measured in self.capture.take(stepped=stepped)
             ),
-            losses=HostCopy(torch.stack(losses)) if losses else None,
+            losses=HostCopy(stack_rows(losses)) if losses else None,
             accumulation=accumulation,
             batches=batches,
             tokens=tokens or None,

@@ -23,8 +23,7 @@ class HostCopy:
         if tensor.device.type == "cuda":
             self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             self._host.copy_(tensor, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
-            self._event.record(torch.cuda.current_stream(tensor.device))
+            self._event = _event_behind(torch.cuda.current_stream(tensor.device))
         else:
             self._host = tensor
 
@@ -37,6 +36,13 @@ class HostCopy:
         if self._event is not None:
             self._event.synchronize()
         return self._host
+
+
+def _event_behind(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """An event that comes after all that was queued on a stream by now."""
+    event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
+    event.record(stream)
+    return event
 
 
 @dataclass(frozen=True)

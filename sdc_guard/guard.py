@@ -150,7 +150,8 @@ class Guard:
         self._recorder = Recorder(self._writer, self._place.attempt, self._on_alert)
         self._scale = LossScale(scaler)
         self._rotation = Rotation(digest_budget)
-        self._collector = self._watch()
+        self._collector = Collector(self._optimizers, self._scale, self._rotation)
+        self._watch()
         for kind, detail in self._place.events:
             self._recorder.event(first_step, kind, detail)
         for line in lines:
@@ -344,9 +345,6 @@ class Guard:
     def _backward_begins(self) -> None:
         if not self._mine():
             return
-        if capturing():
-            self._tell(CAPTURING)
-            return
         with self._safely("recording a step"):
             if not self._hooks.open:
                 self._settle()
@@ -363,9 +361,15 @@ class Guard:
     def _mine(self) -> bool:
         """Whether this is the process that made the guard, and it still records.
 
-        A forked process inherits the hooks and must not write into this run.
+        A forked process inherits the hooks and must not write into this run. Into a CUDA graph
+        that is being captured nothing of the guard's may come.
         """
-        return self._place.owner == os.getpid()
+        if self._place.owner != os.getpid():
+            return False
+        if capturing():
+            self._tell(CAPTURING)
+            return False
+        return True
 
     def _settle(self) -> None:
         """End a step that is over although not every hook told so."""
@@ -380,7 +384,7 @@ class Guard:
         self._emitted = True
         self.step_ends()
 
-    def _watch(self) -> Collector:
+    def _watch(self) -> None:
         """Attach to the parameters as they are now."""
         optimized = {
             id(parameter)
@@ -421,9 +425,7 @@ class Guard:
             for optimizer in self._optimizers
             if every is not None
         ]
-        return Collector(
-            self._optimizers, self._capture, self._scale, state, self._rotation, audits
-        )
+        self._collector.watch(self._capture, state, audits)
 
     def _group_sizes(self) -> list[int]:
         return [len(g["params"]) for optimizer in self._optimizers for g in optimizer.param_groups]
@@ -441,7 +443,7 @@ class Guard:
         self._place = with_layers_of(self._place, self._model)
         old = self._capture
         old.remove()
-        self._collector = self._watch()
+        self._watch()
         self._capture.go_on_from(old)
         now = self._place.layer_names
         if now != before:

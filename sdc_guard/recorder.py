@@ -17,6 +17,7 @@ from .detect.incidents import IncidentBook
 from .detect.invariants import InvariantSensor
 from .detect.loss_scale import LossScaleWatch
 from .detect.sensor import StepSensor
+from .detect.shadow import repeat_alert
 from .digest import Digest
 from .digest.reference import MASK64
 from .evidence import AfterStep, BeforeStep, HostCopy
@@ -128,6 +129,7 @@ class Recorder:
         table = DigestTable(evidence.digests.keys, evidence.digest_rows.get().numpy())
         self._write_digests(evidence.step, "after", table)
         self._left_behind = table
+        alerts: list[Alert] = []
         if evidence.shadow is not None and evidence.shadow_losses is not None:
             first, second = evidence.shadow_losses.get().tolist()
             self._append(
@@ -138,7 +140,9 @@ class Recorder:
                 batch_hash=evidence.shadow.batch_hash,
                 seconds=evidence.shadow.seconds,
             )
-        alerts = [
+            repeated = repeat_alert(evidence.step, first, second)
+            alerts += [repeated] if repeated else []
+        alerts += [
             alert
             for audit, rows in evidence.audits
             for alert in self._invariants.judge(audit.step, audit.slices, rows.get().numpy())

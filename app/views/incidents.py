@@ -5,7 +5,8 @@ import streamlit as st
 from app import queries, records, sessions
 from app.source import current_source
 from app.verdict import SYMBOLS, Verdict, judge
-from app.wording import bits_text, bracket_text, count, number_text, plain, span_text
+from app.wording import bits_text, bracket_text, count, number_text, plain, span_text, utc_text
+from forensics.watched import percent
 from sdc_guard.store.reader import RunReader
 
 _ALERTS_SHOWN = 50
@@ -19,7 +20,7 @@ def banner(verdict: Verdict) -> None:
     _BOXES[verdict.state](lines[0] + "\n\n" + "\n".join(lines[1:]))
 
 
-def incident_table(found: list[records.Incident]) -> None:
+def incident_table(found: list[records.Incident], results: list[sessions.SessionResult]) -> None:
     st.subheader("Incidents")
     if not found:
         st.write("None was opened.")
@@ -30,7 +31,7 @@ def incident_table(found: list[records.Incident]) -> None:
             "opened at step": [f"[{x.opened}](timeline?step={x.opened})" for x in shown],
             "closed at step": ["open" if x.closed is None else str(x.closed) for x in shown],
             "evidence": ["✖ proven" if x.proven else "▲ statistics only" for x in shown],
-            "verdict": [plain(x.verdict) for x in shown],
+            "verdict": [plain(verdict_text(x, results)) for x in shown],
             "detectors": [plain(", ".join(x.evidence.get("detectors", []))) for x in shown],
             "alerts": [f"{x.alerts:,}" for x in shown],
             "rank": [str(x.rank) for x in shown],
@@ -40,6 +41,14 @@ def incident_table(found: list[records.Incident]) -> None:
     )
     if len(found) > len(shown):
         st.caption(f"The first {len(shown)} of {count(len(found), 'incident')}.")
+
+
+def verdict_text(incident: records.Incident, results: list[sessions.SessionResult]) -> str:
+    """What a replay found of it, or else what the guard knew."""
+    result = sessions.verdict_on(results, incident.opened)
+    if result is None:
+        return incident.verdict
+    return f"{result.verdict} (session {result.session})"
 
 
 def selected(found: list[records.Incident]) -> records.Incident | None:
@@ -110,8 +119,9 @@ def bisect_results(found: list[sessions.SessionResult]) -> None:
         if not result.readable:
             st.write(f"{name}: its result.json cannot be read.")
             continue
+        when = "" if result.finished is None else f" Finished {utc_text(result.finished)}."
         note = "" if result.current else " It is about the run before it was started again."
-        st.write(f"{name}: {plain(result.sentence)}{note}")
+        st.write(f"{name}: {plain(result.sentence)}{plain(when)}{note}")
         if result.tensors:
             keys = ("kind", "name", "index", "bits", "before", "after")
             st.table(
@@ -123,6 +133,13 @@ def bisect_results(found: list[sessions.SessionResult]) -> None:
             )
 
 
+def share_text(covered: records.Coverage) -> str:
+    """How much of the state that is, under a digest budget."""
+    if covered.watched is None:
+        return ""
+    return f": {percent(covered.watched)} of the state's transitions were compared"
+
+
 def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -> None:
     st.subheader("What was checked")
     kinds = ", ".join(f"{n} {status}" for status, n in records.status_counts(found).items())
@@ -132,7 +149,7 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
         f"by {covered.ranks} of {count(covered.world_size, 'rank')}",
         "Parameters and optimizer state between steps": (
             f"{count(covered.digests, 'digest')} compared exactly, over "
-            f"{count(covered.digest_steps, 'step')}"
+            f"{count(covered.digest_steps, 'step')}" + share_text(covered)
         ),
         "Gradients": f"{covered.layers_measured} of {count(covered.layers, 'layer')} measured: "
         "large changes show, small ones do not",
@@ -145,6 +162,8 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
         "Files that could not be opened": "; ".join(f"{n} ({r})" for n, r in covered.damaged)
         or "none",
     }
+    if covered.blind:
+        rows["Not seen by the guard"] = "; ".join(covered.blind)
     st.table(
         {"check": list(rows), "how much": [plain(text) for text in rows.values()]},
         hide_index=True,
@@ -162,7 +181,7 @@ def show() -> None:
     found, kept = queries.incidents(reader), queries.checkpoints(reader)
     results = sessions.session_results(source.run, len(reader.run_file.attempts))
     banner(judge(covered, found, kept, results))
-    incident_table(found)
+    incident_table(found, results)
     incident = selected(found)
     if incident is not None:
         incident_detail(reader, incident)

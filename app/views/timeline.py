@@ -87,19 +87,22 @@ def step_table(reader: RunReader, step: int, known: tuple[int, int]) -> None:
         st.info(f"Step {step:,} is not recorded; recorded is {span_text(*known)}.")
         return
     st.subheader(f"Step {step:,}")
-    st.table(
-        {
-            "rank": [str(x) for x in facts["rank"]],
-            "attempt": [str(x) for x in facts["attempt"]],
-            "loss": _numbers(facts["loss"]),
-            "shadow loss": _numbers(facts["shadow_loss"]),
-            "gradient norm": _numbers(facts["grad_norm"]),
-            "learning rate": _numbers(facts["lr"]),
-            "duration (s)": _numbers(facts["step_seconds"]),
-            "tokens": _numbers(facts["tokens"]),
-        },
-        hide_index=True,
-    )
+    columns = {
+        "rank": [str(x) for x in facts["rank"]],
+        "attempt": [str(x) for x in facts["attempt"]],
+        "loss": _numbers(facts["loss"]),
+        "shadow loss": _numbers(facts["shadow_loss"]),
+        "gradient norm": _numbers(facts["grad_norm"]),
+        "learning rate": _numbers(facts["lr"]),
+        "duration (s)": _numbers(facts["step_seconds"]),
+        "tokens": _numbers(facts["tokens"]),
+    }
+    if facts["loss_scale"].notna().any():
+        columns["loss scale"] = _numbers(facts["loss_scale"])
+    skipped = [not pd.isna(x) and bool(x) for x in facts["skipped"]]
+    if any(skipped):
+        columns["update"] = ["skipped" if x else "applied" for x in skipped]
+    st.table(columns, hide_index=True)
 
 
 def _numbers(column: pd.Series) -> list[str]:

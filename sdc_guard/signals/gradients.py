@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 
 from ..digest.reference import stack_rows
 from ..store.run_file import Layer
+from .device_sums import sums_on_device
 from .flat_shards import FlatPart, placements
-from .measures import sums_into, sums_on_device
+from .limits import capturing
+from .measures import sums_into
 from .placement import local, of_gradient
 
 Parameters = list[tuple[Layer, torch.nn.Parameter]]
@@ -209,6 +211,11 @@ class GradientCapture:
             gradient = parameter.grad
             if gradient is None:
                 return
+            if not gradient.is_cpu and capturing():
+                # else a part of the graph, whose replays would find other memory
+                if self._begins is not None:
+                    self._begins()
+                return
             if self._under_way is None or self._under_way() is None:
                 self._begin(row, gradient)
             self._fired[row] = _current_task()
@@ -312,7 +319,8 @@ class GradientCapture:
 
     def _sums(self, gradients: dict[int, torch.Tensor]) -> torch.Tensor:
         if any(gradient.device.type != "cpu" for gradient in gradients.values()):
-            return sums_on_device(list(gradients.values()))
+            numel = [self._stands_for(row, gradient) for row, gradient in gradients.items()]
+            return sums_on_device(list(gradients.values()), numel)
         table = np.zeros((len(gradients), 5))
         for out, (row, gradient) in zip(table, gradients.items(), strict=True):
             sums_into(gradient, self._stands_for(row, gradient), out)

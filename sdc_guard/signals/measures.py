@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..digest.reference import stack_rows
 from .fused_cpu import sums as fused_sums
 
 SUMS = ("squares", "largest", "sizes", "nonfinite", "zeros")
@@ -55,17 +54,14 @@ def sums_into(gradient: torch.Tensor, numel: int, out: NDArray[np.float64]) -> N
     if gradient.dtype is torch.float32 and gradient.is_contiguous() and numel:
         fused_sums(gradient, out)  # the usual case, without a detour
         return
-    tensor = gradient.detach()
-    if tensor.layout != torch.strided:
-        tensor = tensor.coalesce().values()
-    stored = tensor.numel()
-    if stored == 0:
+    tensor = stored(gradient)
+    if tensor.numel() == 0:
         out[:] = 0.0
     elif tensor.is_floating_point():
-        fused_sums(_dense(tensor), out)
+        fused_sums(dense(tensor), out)
     else:
         out[:] = sums_of(tensor).numpy()
-    out[4] += numel - stored
+    out[4] += numel - tensor.numel()
 
 
 def sums_of(gradient: torch.Tensor) -> torch.Tensor:
@@ -79,14 +75,10 @@ def sums_of(gradient: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def sums_on_device(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """The SUMS of several gradients, float64 (len, 5), on their device; nothing waits for it."""
-    with torch.no_grad():
-        return stack_rows([sums_of(_values(gradient)) for gradient in gradients])
-
-
-def _values(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient if gradient.layout == torch.strided else gradient.coalesce().values()
+def stored(gradient: torch.Tensor) -> torch.Tensor:
+    """The elements that a gradient stores, as a strided tensor."""
+    tensor = gradient.detach()
+    return tensor if tensor.layout == torch.strided else tensor.coalesce().values()
 
 
 def _sums_flat(flat: torch.Tensor) -> torch.Tensor:
@@ -104,7 +96,7 @@ def _sums_flat(flat: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
+def dense(tensor: torch.Tensor) -> torch.Tensor:
     """The same elements in one piece of memory, in any order."""
     if tensor.is_contiguous():
         return tensor

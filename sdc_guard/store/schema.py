@@ -32,7 +32,8 @@ TABLES: Final[dict[str, pa.Schema]] = {
             ("step_seconds", pa.float64()),
             ("tokens", pa.int64()),
         ],
-        # of the gradient, before clipping and without the loss scale. A step has one row per layer, rank and scope:
+        # of the gradient, before clipping and without the loss scale. A step has one row per
+        # layer, rank and scope:
         #   local       what this rank computed, before any reduction over ranks
         #   reduced     after it: the same on every rank
         #   sharded     of this rank's part of a sharded gradient; `copies` ranks hold that very

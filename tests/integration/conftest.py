@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import small_training
+from small_training import LAST, Fault
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "sample_runs" / "tiny_gpt.py"
@@ -73,3 +77,27 @@ def faulty_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with one weight bit flipped at step 27. Tests add bisect sessions, nothing else."""
     folder = tmp_path_factory.mktemp("faulty") / "run"
     return train(folder, "--steps", STEPS, "--fault", "weight@27", "--fault-seed", 5)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fault | None], Path]:
+    """Each training once."""
+    folder = tmp_path_factory.mktemp("trained")
+
+    @functools.cache
+    def one(fault: Fault | None) -> Path:
+        return small_training.train(folder / str(len(list(folder.iterdir()))), LAST, fault)
+
+    return one
+
+
+@pytest.fixture
+def recorded(
+    trained: Callable[[Fault | None], Path], tmp_path: Path
+) -> Callable[[Fault | None], Path]:
+    """A copy of a run with this fault, or with none."""
+
+    def copy(fault: Fault | None) -> Path:
+        return Path(shutil.copytree(trained(fault), tmp_path / "run"))
+
+    return copy

@@ -1,5 +1,7 @@
 """A training of a second, exact to resume, with one fault on demand; and its record thinned out.
 
+As a script it resumes: small_training.py RUN CHECKPOINT UNTIL.
+
 `thin_out` leaves of a run that digested everything what a guard with a digest budget would have
 written: at each step a few tensors after the update, the same before the next one, and all of
 them at a checkpoint.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +32,7 @@ EVERYTHING: dict[str, Any] = (
 )
 EVERY = 5
 TENSORS = 15
+LAST = 20
 RARE = 11  # a token that no batch before step 13 has
 
 
@@ -142,3 +146,8 @@ def _keep(run: Path, watched: Callable[[int, tuple[str, int]], bool]) -> None:
     told = RunFile.read(run)
     attempts = tuple(replace(attempt, digest_budget=0.2) for attempt in told.attempts)
     replace(told, attempts=attempts).write(run)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    train(Path(sys.argv[1]), int(sys.argv[3]), resume=Path(sys.argv[2]))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from small_training import EVERY, TENSORS, Fault, keep_after_and_before, thin_out, train
+from small_training import EVERY, LAST, TENSORS, Fault, keep_after_and_before, thin_out, train
 
 from forensics.checkpoint import Checkpoint
 from forensics.index import index
@@ -21,7 +19,6 @@ from forensics.verify import Verifier
 from sdc_guard.guard import RUN_VARIABLE
 from sdc_guard.signals.capture import VARIABLE, CaptureRequest
 
-LAST = 20
 FAULTS = [
     Fault("param", 13, "1.weight"),
     Fault("param", 16, "2.bias", bit=0),
@@ -65,30 +62,6 @@ def verified(run: Path, start: int, until: int = LAST) -> Result:
     command = ResumeCommand(("python", "train.py", "{ckpt}"))
     verifier = InThisProcess(run, None, command, Session.new(run), lambda line: None)
     return verifier.verify(found[start], until, found.get(start - EVERY))
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fault | None], Path]:
-    """Each training once."""
-    folder = tmp_path_factory.mktemp("trained")
-
-    @functools.cache
-    def one(fault: Fault | None) -> Path:
-        return train(folder / str(len(list(folder.iterdir()))), LAST, fault)
-
-    return one
-
-
-@pytest.fixture
-def recorded(
-    trained: Callable[[Fault | None], Path], tmp_path: Path
-) -> Callable[[Fault | None], Path]:
-    """A copy of a run with this fault, or with none."""
-
-    def copy(fault: Fault | None) -> Path:
-        return Path(shutil.copytree(trained(fault), tmp_path / "run"))
-
-    return copy
 
 
 def last_checkpoint_before(fault: Fault) -> int:

@@ -17,11 +17,19 @@ from sdc_guard.store.writer import Health, Writer
 NAMES = ("embed.weight", "block.0.norm_1.bias")
 
 
-def make_run(folder: Path, *, world_size: int = 1, starts: Iterable[int] = (1,)) -> Path:
+def make_run(
+    folder: Path,
+    *,
+    world_size: int = 1,
+    starts: Iterable[int] = (1,),
+    budget: float | None = None,
+) -> Path:
     """A run's folder with two layers and an attempt per first step in `starts`; no trace."""
     folder.mkdir(parents=True, exist_ok=True)
     layers = tuple(Layer(n, name, (), (4,), "float32", 4) for n, name in enumerate(NAMES))
-    attempts = tuple(Attempt(n, first, 1e9 + n) for n, first in enumerate(starts, 1))
+    attempts = tuple(
+        Attempt(n, first, 1e9 + n, digest_budget=budget) for n, first in enumerate(starts, 1)
+    )
     RunFile(folder.name, world_size, layers, attempts).write(folder)
     return folder
 
@@ -115,6 +123,19 @@ class Trace:
             status=status,
             reason=reason,
         )
+
+
+def watched_run(folder: Path) -> Path:
+    """Steps 1 to 41 with a digest budget for one of two tensors, a clean checkpoint at 41."""
+    with Trace(make_run(folder, budget=0.2)) as trace:
+        for step in range(1, 42):
+            trace.row("steps", step, time=1e9 + step, loss=1.0, grad_norm=0.5)
+            if step > 1:
+                trace.row("digests", step, phase="before", kind="param", layer=step % 2, h=1)
+            for layer in (0, 1) if step == 41 else (1 - step % 2,):
+                trace.row("digests", step, phase="after", kind="param", layer=layer, h=1)
+        trace.checkpoint(41, "clean")
+    return folder
 
 
 def clean_run(folder: Path) -> Path:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hand_made import NAMES, Trace, clean_run, corrupt_run, make_run
+from hand_made import NAMES, Trace, clean_run, corrupt_run, make_run, watched_run
 from streamlit.testing.v1 import AppTest
 
 from forensics.journal import Session
@@ -82,6 +83,48 @@ def test_incidents_of_a_clean_run_say_what_was_checked(tmp_path: Path, open_page
     assert "2 of 2 layers measured" in text
     assert "4 passes, the newest at step 40" in text
     assert "Not seen by these checks" in text
+
+
+def test_a_digest_budget_is_told_wherever_something_is_called_clean(
+    tmp_path: Path, open_page: Open
+) -> None:
+    app = open_page(watched_run(tmp_path / "run"))
+    text = text_of(app)
+    assert "✔ Clean so far" in text
+    assert "- 50 % of the state's transitions from step to step were compared" in text
+    assert "40 digests compared exactly, over 40 steps: 50 % of the state's" in text
+
+
+def test_a_replay_gives_an_incident_its_verdict(tmp_path: Path, open_page: Open) -> None:
+    run = corrupt_run(tmp_path / "run")
+    result = Result("verify", 26, 27, exact=True, proven=True, verdict="intermittent").as_dict()
+    assert "intermittent" not in text_of(open_page(run))
+    Session.new(run).finish(result, at=1e9)
+    text = text_of(open_page(run))
+    assert "intermittent (session 0001)" in text
+    assert "Finished 2001-09-09 01:46:40 UTC." in text
+
+
+def test_a_run_that_has_ended_is_not_recording(tmp_path: Path, open_page: Open) -> None:
+    run = make_run(tmp_path / "run")
+    with Trace(run) as trace:
+        trace.row("steps", 5, time=time.time(), loss=1.0)
+    assert "recording, newest step 5" in text_of(open_page(run))
+    with Trace(run) as trace:
+        trace.row("events", 6, kind="end", detail="")
+    text = text_of(open_page(run))
+    assert "recording" not in text
+    assert ": ended" in text
+
+
+def test_a_skipped_step_is_told(tmp_path: Path, open_page: Open) -> None:
+    run = make_run(tmp_path / "run")
+    with Trace(run) as trace:
+        trace.row("steps", 5, loss=1.0, loss_scale=1024.0, skipped=True)
+        trace.row("steps", 6, loss=1.0, loss_scale=512.0, skipped=False)
+    first = open_page(run, TIMELINE, step="5").table[0].value.iloc[0]
+    assert (first["loss scale"], first["update"]) == ("1024", "skipped")
+    assert "update" not in open_page(run, TIMELINE, step="6").table[0].value
 
 
 def test_statistics_alone_are_a_suspicion(tmp_path: Path, open_page: Open) -> None:

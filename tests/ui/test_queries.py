@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hand_made import NAMES, Trace, clean_run, corrupt_run, make_run
+from hand_made import NAMES, Trace, clean_run, corrupt_run, make_run, watched_run
 
 from app import queries
 from app.records import Checkpoint, checkpoint_bracket, status_counts
@@ -24,6 +24,47 @@ def test_coverage_counts_what_was_compared(tmp_path: Path) -> None:
     assert (covered.digests, covered.digest_steps) == (2 * 39, 39)
     assert (covered.shadow_passes, covered.shadow_newest, covered.shadow_unequal) == (4, 40, 0)
     assert (covered.proven, covered.suspected, covered.damaged) == (0, 0, ())
+
+
+def test_coverage_under_a_digest_budget(tmp_path: Path) -> None:
+    with RunReader(watched_run(tmp_path / "run")) as reader:
+        covered = queries.coverage(reader)
+    assert (covered.digests, covered.digest_steps) == (40, 40)
+    assert covered.watched == 40 / (2 * 40)
+    with RunReader(clean_run(tmp_path / "whole")) as reader:
+        assert queries.coverage(reader).watched is None
+
+
+def test_coverage_names_what_cannot_be_seen(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    with Trace(run) as trace:
+        for step in (1, 7):
+            trace.row("events", step, kind="capture", detail="a compiled step hides its gradients")
+        detail = '{"written by forward": ["embed.weight", "b"]}'
+        trace.row("events", 1, kind="not carried", detail=detail)
+        trace.row("events", 1, kind="start", detail="{}")
+    with RunReader(run) as reader:
+        assert queries.coverage(reader).blind == (
+            "capture: a compiled step hides its gradients",
+            "not carried: written by forward embed.weight, b",
+        )
+
+
+def test_a_run_has_ended_when_its_newest_attempt_did(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", starts=(1, 6))
+    with Trace(run) as trace:
+        trace.steps(1, 5)
+        trace.row("events", 6, kind="end", detail="")
+    with Trace(run, attempt=2) as trace:
+        trace.steps(6, 7)
+    with RunReader(run) as reader:
+        newest = queries.newest_step(reader)
+        assert newest is not None
+        assert (newest.step, newest.ended) == (7, False)
+        with Trace(run, attempt=2) as trace:
+            trace.row("events", 8, kind="end", detail="")
+        reader.refresh()
+        assert queries.newest_step(reader).ended  # type: ignore[union-attr] # because it was there
 
 
 def test_coverage_of_nothing(tmp_path: Path) -> None:
@@ -168,4 +209,5 @@ def test_facts_of_a_step(tmp_path: Path) -> None:
         assert queries.step_facts(reader, 11).empty
     assert facts["rank"].to_list() == [0, 1]
     assert facts["loss"].to_list() == [1.1, 1.1]
+    assert facts["loss_scale"].isna().all()
     assert facts["shadow_loss"].to_list() == [2.0, 2.0]

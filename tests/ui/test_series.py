@@ -118,6 +118,23 @@ def test_window_and_layer(tmp_path: Path) -> None:
     assert found.points.values.tolist() == [[3, 0.2], [4, 0.2], [5, 0.2]]
 
 
+def test_norms_are_of_the_whole_gradient(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", world_size=2)
+    for rank, shard in enumerate((3.0, 4.0)):
+        with Trace(run, rank=rank) as trace:
+            trace.row("steps", 7, grad_norm=shard)
+            trace.row("layers", 7, layer=0, norm=shard, scope="sharded", copies=1)
+            trace.row("layers", 7, layer=1, norm=9.0 + rank, scope="local")
+            trace.row("layers", 7, layer=1, norm=12.0, scope="reduced", copies=1)
+    with RunReader(run) as reader:
+        sharded = series(reader, "layer", 0, 10, layer=NAMES[0])
+        reduced = series(reader, "layer", 0, 10, layer=NAMES[1])
+        whole = series(reader, "grad_norm", 0, 10)
+    assert sharded.points.values.tolist() == [[7, 5.0]]
+    assert reduced.points.values.tolist() == [[7, 12.0]]
+    assert whole.points.values.tolist() == [[7, 13.0]]
+
+
 @pytest.mark.parametrize("steps", [10, 4_000])
 def test_marks_of_alerts_are_few_and_lose_no_alert(tmp_path: Path, steps: int) -> None:
     run = make_run(tmp_path / "run")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.sessions import newest_bracket, session_results
+from app.sessions import newest_bracket, session_results, verdict_on
 from forensics.journal import Session
 from forensics.result import Result
 
@@ -58,6 +58,32 @@ def test_a_result_of_an_earlier_attempt_accuses_nobody(tmp_path: Path) -> None:
     assert then.accuses
     assert not now.accuses
     assert newest_bracket([now]) is None
+
+
+def test_the_verdict_of_a_replay_belongs_to_the_incident_of_its_step(tmp_path: Path) -> None:
+    finish(tmp_path, LOCATED | {"verdict": "undetermined", "attempts": 1})
+    finish(tmp_path, LOCATED | {"verdict": "intermittent", "attempts": 1})
+    finish(tmp_path, BRACKET | {"verdict": "undetermined", "first_corrupt": 27})
+    found = session_results(tmp_path, 1)
+    assert [result.verdict for result in found] == ["undetermined", "intermittent", None]
+    result = verdict_on(found, 27)
+    assert result is not None
+    assert (result.session, result.verdict) == ("0002", "intermittent")
+    assert verdict_on(found, 26) is None
+    assert verdict_on(session_results(tmp_path, 2), 27) is None  # of another attempt
+
+
+def test_a_result_has_its_date(tmp_path: Path) -> None:
+    Session.new(tmp_path).finish(LOCATED, at=1e9)
+    Session.new(tmp_path).finish(LOCATED)
+    old = tmp_path / "bisect" / "0003"
+    old.mkdir()
+    (old / "result.json").write_text(json.dumps(LOCATED))  # before results were dated
+    dates = [result.finished for result in session_results(tmp_path, 1)]
+    assert dates[0] == 1e9
+    assert dates[1] is not None
+    assert dates[1] > 1.7e9
+    assert dates[2] is None
 
 
 @pytest.mark.parametrize(

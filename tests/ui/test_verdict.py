@@ -102,5 +102,11 @@ def test_lost_steps_and_missing_files_are_told() -> None:
     assert "of 8 ranks" in judge(replace(SOUND, world_size=8), [], [], []).reasons[0]
 
 
+def test_clean_says_which_part_of_the_state_was_compared() -> None:
+    (part,) = judge(replace(SOUND, watched=0.042), [], [], []).reasons
+    assert part.startswith("4.2 % of the state's transitions from step to step were compared;")
+    assert judge(replace(SOUND, watched=1.0), [], [], []).reasons == ()
+
+
 def test_each_state_has_a_symbol_of_its_own() -> None:
     assert len(set(SYMBOLS.values())) == len(SYMBOLS) == 4

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.frame import recording
+from app.records import Newest
 from app.wording import age_text, bits_text, bracket_text, count, plain, size_text, span_text
 
 
@@ -50,3 +52,21 @@ def test_markdown_shows_the_text_as_it_is(text: str) -> None:
         shown += escaped[place]
         place += 1
     assert shown == " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("newest", "text"),
+    [
+        (Newest(40, 1000.0, 0.5), "recording, newest step 40"),
+        (Newest(40, 945.0, 0.5), "recording, newest step 40"),
+        (Newest(40, 800.0, 0.5), "newest step 40, 3 min ago (1970-01-01 00:13:20 UTC): "
+                                 "ended, or stalled"),
+        (Newest(40, 800.0, 60.0), "recording, newest step 40"),  # its steps are slow
+        (Newest(40, 1000.0, 0.5, ended=True), "newest step 40, 3 s ago (1970-01-01 00:16:40 UTC): "
+                                              "ended"),
+        (Newest(40, None, None), "newest step 40"),
+        (Newest(40, None, None, ended=True), "newest step 40: ended"),
+    ],
+)  # fmt: skip
+def test_the_state_of_the_recording(newest: Newest, text: str) -> None:
+    assert recording(newest, 1003.0) == text

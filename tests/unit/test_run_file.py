@@ -88,8 +88,14 @@ def damaged_contents() -> list[tuple[str, bytes]]:
         ("attempts_object", but(attempts={"a": 1})),
         ("attempt_text", but(attempts=[{"attempt": "1; DROP", "first_step": 0, "started": 0.0}])),
         ("started_text", but(attempts=[{"attempt": 1, "first_step": 0, "started": "now"}])),
-        ("budget_text", but(attempts=[{"attempt": 1, "first_step": 0, "started": 0.0,
-                                       "digest_budget": "a little"}])),
+        (
+            "budget_text",
+            but(
+                attempts=[
+                    {"attempt": 1, "first_step": 0, "started": 0.0, "digest_budget": "a little"}
+                ]
+            ),
+        ),
         ("first_step_null", but(attempts=[{"attempt": 1, "first_step": None, "started": 0.0}])),
     ]
 
