@@ -172,7 +172,7 @@ def _not_carried(
 ) -> list[tuple[str, str]]:
     names = {
         "written by forward": [layer.name for layer, p in found if id(p) in written],
-        "sharded otherwise than by rows": [
+        "sharded along several dimensions": [
             layer.name for layer, p in found if placement(p).offset is None
         ],
     }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from ..digest import Span
 
 
 @dataclass(frozen=True)
@@ -17,13 +20,13 @@ class Placement:
             tensor that every rank of its mesh holds whole, "partial" for one whose ranks hold
             terms of a sum that nobody has added.
         copies: number of ranks that hold these very elements.
-        offset: index of the shard's first element in the whole tensor, or None where the shard
-            is not a run of consecutive elements.
+        offset: index of the shard's first element in the whole tensor; the span of a shard that
+            is not one run of consecutive elements; or None where it is neither.
     """
 
     scope: str = "local"
     copies: int = 1
-    offset: int | None = 0
+    offset: int | Span | None = 0
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -45,9 +48,9 @@ def placement(tensor: torch.Tensor) -> Placement:
         copies *= size if place.is_replicate() else 1
     if any(place.is_partial() for place in placements):
         return Placement("partial", copies, None)
-    if not any(place.is_shard() for place in placements):
+    if all(place.is_replicate() for place in placements):
         return Placement("replicated", copies)
-    return Placement("sharded", copies, _offset(tensor, placements))
+    return Placement("sharded", copies, _offset(tensor, placements, mesh))
 
 
 def mesh_size(tensor: torch.Tensor) -> int:
@@ -68,17 +71,38 @@ def of_gradient(own: Placement, gradient: torch.Tensor) -> Placement:
     return placement(gradient)
 
 
-def _offset(tensor: torch.Tensor, placements: Any) -> int | None:
-    # rows of the first dimension are consecutive; a shard along another one is not
-    if any(
-        type(place).__name__ != "Shard" or place.dim for place in placements if place.is_shard()
-    ):
-        return None
+def _offset(tensor: torch.Tensor, places: Any, mesh: Any) -> int | Span | None:
+    """Where this rank's part is, if it is cut along the first dimension and one other at most."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    mesh: Any = getattr(tensor, "device_mesh")  # noqa: B009 - as above
-    _, starts = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
-    row = 1
-    for size in tensor.shape[1:]:
-        row *= size
-    return int(starts[0]) * row
+    cut = {place.dim for place in places if not place.is_replicate()}
+    inner = max(cut)
+    part = local(tensor)
+    if not part.numel():
+        return 0
+    if len(cut - {0}) > 1 or not all(
+        _in_order(number, places, mesh) for number in range(mesh.ndim)
+    ):
+        return None
+    _, starts = compute_local_shape_and_global_offset(tensor.shape, mesh, places)
+    stride = math.prod(tensor.shape[inner:])
+    below = math.prod(tensor.shape[inner + 1 :])
+    first = int(starts[inner]) * below
+    if inner == 0:
+        return first
+    first += int(starts[0]) * math.prod(tensor.shape[1:])
+    return Span(first, part.shape[inner] * below, stride)
+
+
+def _in_order(number: int, places: Any, mesh: Any) -> bool:
+    """Whether a cut leaves consecutive rows: fully_shard's of what tensor parallelism has cut is
+    recorded before that one but done after it."""
+    factor = getattr(places[number], "split_factor", None)
+    if factor is None:
+        return True
+    later = [
+        mesh.size(other)
+        for other in range(number + 1, mesh.ndim)
+        if not places[other].is_replicate() and places[other].dim == places[number].dim
+    ]
+    return bool(factor == math.prod(later))

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from ..detect.carried import Key
-from ..digest import digest_rows
+from ..digest import Span, digest_rows
 from ..store.run_file import Layer
 from .flat_shards import FlatPart, placements
 from .placement import local, placement
@@ -120,12 +120,15 @@ class CarriedState:
         }
 
 
-def digest_state(tensors: dict[Key, torch.Tensor], offsets: dict[int, int]) -> PendingDigests:
+def digest_state(
+    tensors: dict[Key, torch.Tensor], offsets: Mapping[int, int | Span]
+) -> PendingDigests:
     """Digest the given tensors without waiting for their device.
 
     Args:
         tensors: this rank's part of each.
-        offsets: index of a part's first element in the whole tensor, by layer, if not 0.
+        offsets: by layer, index of a part's first element in the whole tensor, if not 0, or its
+            span.
     """
     places = [offsets.get(layer, 0) for _, layer in tensors]
     return PendingDigests(tuple(tensors), digest_rows(list(tensors.values()), offsets=places))

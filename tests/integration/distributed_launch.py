@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("replicas", "shards", "meshes", "troubles")
+MODULES = ("replicas", "shards", "meshes", "pipeline", "troubles")
 PATIENCE = 100.0  # seconds without a scenario that ends: a hang, and not a loaded machine
 
 
@@ -92,6 +92,14 @@ def _wait(processes: list[subprocess.Popen[bytes]], folder: Path) -> tuple[int |
     return codes
 
 
+def _scenario(name: str) -> Any:
+    for module in MODULES:  # no further than needed: an import may take a second
+        found = getattr(importlib.import_module(f"distributed_{module}"), name, None)
+        if found is not None:
+            return found
+    raise LookupError(name)
+
+
 def main() -> None:
     rank, world = int(sys.argv[1]), int(sys.argv[2])
     folder, timeout = Path(sys.argv[3]), float(sys.argv[4])
@@ -103,16 +111,11 @@ def main() -> None:
     store = f"file://{folder / 'store'}"
     limit = timedelta(seconds=timeout)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=limit)
-    known = {
-        name: function
-        for module in MODULES
-        for name, function in vars(importlib.import_module(f"distributed_{module}")).items()
-    }
     for name in sys.argv[5:]:
         print(f"=== {name}", flush=True)
         try:
-            plain = known[name](Here(rank, world, None))
-            told = known[name](Here(rank, world, folder / name))
+            plain = _scenario(name)(Here(rank, world, None))
+            told = _scenario(name)(Here(rank, world, folder / name))
         except Exception:  # noqa: BLE001 - because whatever it is must end the process
             traceback.print_exc()
             sys.stdout.flush()

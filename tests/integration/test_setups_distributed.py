@@ -222,6 +222,22 @@ def test_setups_tensor_parallel_counts_what_every_rank_holds_once(two: Outcome) 
     assert found.alerts == []
 
 
+@pytest.mark.parametrize("scenario", ["tensor_parallel", "fsdp2_on_tensor_parallel"])
+def test_setups_tensor_parallel_digests_of_shards_add_up_to_the_digest_of_the_tensor(
+    two: Outcome, four: Outcome, scenario: str
+) -> None:
+    outcome = two if scenario == "tensor_parallel" else four
+    found = recorded(outcome.run(scenario))
+    told = outcome.told(scenario, 0)["digests"]
+    split = {"up.weight", "up.bias", "down.weight"}
+    everywhere = found.sum_of_digests(range(outcome.world))
+    one_copy = found.sum_of_digests(range(0, outcome.world, 2))  # of the first tensor rank
+    assert told == {
+        key: (everywhere if key[2] in split else one_copy).get(key, "missing") for key in told
+    }
+    assert "not carried" not in {kind for _, _, kind, _ in found.events}
+
+
 def test_setups_sequence_parallel_says_that_terms_of_a_sum_are_terms(two: Outcome) -> None:
     scenario = "sequence_parallel"
     sound(two, scenario)
