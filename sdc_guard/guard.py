@@ -303,13 +303,15 @@ class Guard:
         if not self._mine():
             return
         self._consequences.step_ended()
+        # whatever goes wrong on this rank, the others wait for it in a sharded model's pass
+        shadow = self._shadow_result()
         recorded = False
         with self._safely("recording a step"):
             if not self._emitted:
                 self._emit(stepped=True)
             self._capture.reset()
             self._keep("after")
-            self._pending.append(self._collector.after(self._step, self._shadow_result()))
+            self._pending.append(self._collector.after(self._step, shadow))
             for note in self._collector.notes():
                 self._recorder.event(self._step, "invariants", note)
             self._drain()
