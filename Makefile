@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEV := $(VENV)/.ready-dev
+# test processes at once; more than the machine has cores makes them slower
+WORKERS ?= auto
 
 .PHONY: demo test check dashboard clean
 
@@ -13,10 +16,10 @@ dashboard: $(READY)
 	@test -f runs/demo/run.json || $(BIN)/sdc-guard demo
 	$(BIN)/sdc-guard dashboard runs/demo $(ARGS)
 
-test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+test: $(DEV)
+	$(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist worksteal $(ARGS)
 
-check: $(READY)
+check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -27,6 +30,10 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'SDC Guard needs Python 3.11 or newer')"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[app]"
+	touch $@
+
+$(DEV): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[app,dev]"
 	touch $@
 

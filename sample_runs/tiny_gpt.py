@@ -116,6 +116,7 @@ def train(args: argparse.Namespace) -> None:
             shadow=(held_out, loss_fn),
             shadow_every=10,
             first_step=start + 1,
+            digest_budget=None,  # every tensor at every step
             policy=args.policy,
             resume=f"{sys.executable} {script} --run {{run}} --resume {{ckpt}} --until {{step}}"
             f" --seed {args.seed} --threads {args.threads} --every {args.every}",

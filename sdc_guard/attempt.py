@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from .detect.alert import Alert
-from .errors import RunNotFound, UsageError
+from .errors import RunNotFound
+from .ranks import Ranks
 from .signals.environment import differences, environment_fingerprint
+from .signals.layers import model_layers, written_by_forward
+from .signals.placement import placement
 from .signals.shadow import ShadowPass
-from .signals.state import model_layers, written_by_forward
 from .store.reader import RunReader
 from .store.run_file import Attempt, Layer, RunFile, merge_layers
 
@@ -29,20 +30,32 @@ class Place:
     """Where this process stands.
 
     Attributes:
-        rank: of this process.
+        ranks: this process among them.
         attempt: number of this start, 1 for the first.
         parameters: the model's layers with the run's numbers, and their parameters.
         events: (kind, detail) to record at the first step.
         inherited: an alert if the state resumed from is under a proven incident already.
         owner: process id; a fork that inherits the hooks must not write into this run.
+        written_by_forward: ids of parameters that the model's forward writes to.
     """
 
-    rank: int
+    ranks: Ranks
     attempt: int
     parameters: list[tuple[Layer, torch.nn.Parameter]]
     events: list[tuple[str, str]]
     inherited: Alert | None
     owner: int
+    written_by_forward: set[int]
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process."""
+        return self.ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.ranks.world_size
 
     @property
     def layer_names(self) -> dict[int, str]:
@@ -53,55 +66,81 @@ class Place:
 def register_attempt(
     run: Path,
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: list[torch.optim.Optimizer],
     first_step: int,
     resume: str | None,
     shadow: ShadowPass | None,
     shadow_every: int,
+    digest_budget: float | None,
 ) -> Place:
-    """Add this start to run.json, on rank 0, and tell the other ranks.
+    """Add this start to run.json, on rank 0, and learn of it on the other ranks.
 
     Raises:
         RunFormatError: the folder holds another model, or a damaged run.json.
         OSError: the folder cannot be written.
+        UsageError: on another rank than 0, if rank 0 did not start the run.
     """
-    rank, world_size = _ranks()
+    ranks = Ranks(run)
     found = model_layers(model)
-    environment = environment_fingerprint(optimizer, world_size)
-    before = _read(run)
-    if rank == 0:
-        now = _extend(before, run, [layer for layer, _ in found], world_size)
+    layers = [layer for layer, _ in found]
+
+    def start() -> RunFile:
+        now = _extend(_read(run), run, layers, ranks.world_size)
         now = replace(
             now,
             resume=resume or now.resume,
             shadow={"batch_hash": shadow.batch_hash, "every": shadow_every} if shadow else None,
         )
         number = now.attempts[-1].attempt + 1 if now.attempts else 1
-        now = now.with_attempt(Attempt(number, first_step, time.time(), environment))
+        environment = environment_fingerprint(optimizers, ranks.world_size, model)
+        now = now.with_attempt(Attempt(number, first_step, time.time(), environment, digest_budget))
         now.write(run)
-    now = _from_rank_0(now if rank == 0 else None)
-    if before and before.attempts and first_step <= before.attempts[0].first_step:
+        return now
+
+    now = ranks.add_layers(ranks.from_rank_0(start), layers)
+    *earlier, attempt = now.attempts
+    if ranks.rank == 0 and earlier and first_step <= earlier[0].first_step:
         _log.warning(
             "SDC Guard: %s holds a run already; starting at step %d supersedes it. After a "
             "resume give Guard(first_step=...), for a new run another folder",
             run,
             first_step,
         )
-    numbers = {layer.name: layer for layer in now.layers}
+    written = written_by_forward(model)
     return Place(
-        rank=rank,
-        attempt=now.attempts[-1].attempt,
-        parameters=[(numbers[layer.name], parameter) for layer, parameter in found],
-        events=[*_events(before, now.attempts[-1]), *_not_carried(model)],
-        inherited=_inherited(run, first_step) if before else None,
+        ranks=ranks,
+        attempt=attempt.attempt,
+        parameters=_numbered(found, now),
+        events=[*_events(earlier, attempt), *_not_carried(found, written)],
+        inherited=_inherited(run, first_step) if earlier else None,
         owner=os.getpid(),
+        written_by_forward=written,
     )
 
 
-def _ranks() -> tuple[int, int]:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+def with_layers_of(place: Place, model: torch.nn.Module) -> Place:
+    """The same place after parameters were added to the model or replaced.
+
+    Raises:
+        RunFormatError: a layer of the same name has another shape or dtype now.
+        OSError: the folder cannot be written.
+    """
+    found = model_layers(model)
+    layers = [layer for layer, _ in found]
+    now = place.ranks.newest()
+    if place.rank == 0:
+        merge_layers(now.layers, layers)  # for its check
+    now = place.ranks.add_layers(now, layers)
+    return replace(
+        place, parameters=_numbered(found, now), written_by_forward=written_by_forward(model)
+    )
+
+
+def _numbered(
+    found: list[tuple[Layer, torch.nn.Parameter]], run_file: RunFile
+) -> list[tuple[Layer, torch.nn.Parameter]]:
+    numbers = {layer.name: layer for layer in run_file.layers}
+    return [(numbers[layer.name], parameter) for layer, parameter in found]
 
 
 def _read(run: Path) -> RunFile | None:
@@ -118,32 +157,27 @@ def _extend(before: RunFile | None, run: Path, layers: list[Layer], world_size: 
     return replace(before, world_size=world_size, layers=merge_layers(before.layers, layers))
 
 
-def _from_rank_0(now: RunFile | None) -> RunFile:
-    if dist.is_available() and dist.is_initialized():
-        box = [now]
-        dist.broadcast_object_list(box)
-        now = box[0]
-    if now is None:
-        raise UsageError(
-            "this is one of several ranks, and torch.distributed is not initialised",
-            next_step="call init_process_group before making the Guard",
-        )
-    return now
-
-
-def _events(before: RunFile | None, attempt: Attempt) -> list[tuple[str, str]]:
-    if before is None or not before.attempts:
+def _events(earlier: list[Attempt], attempt: Attempt) -> list[tuple[str, str]]:
+    if not earlier:
         return [("start", json.dumps({"first_step": attempt.first_step}))]
     events = [("restart", json.dumps({"first_step": attempt.first_step}))]
-    changed = differences(before.attempts[-1].environment, attempt.environment)
+    changed = differences(earlier[-1].environment, attempt.environment)
     if changed:
         events.append(("environment change", json.dumps(changed)))
     return events
 
 
-def _not_carried(model: torch.nn.Module) -> list[tuple[str, str]]:
-    names = written_by_forward(model)
-    return [("not carried", json.dumps({"written by forward": names}))] if names else []
+def _not_carried(
+    found: list[tuple[Layer, torch.nn.Parameter]], written: set[int]
+) -> list[tuple[str, str]]:
+    names = {
+        "written by forward": [layer.name for layer, p in found if id(p) in written],
+        "sharded along several dimensions": [
+            layer.name for layer, p in found if placement(p).offset is None
+        ],
+    }
+    said = {why: layers for why, layers in names.items() if layers}
+    return [("not carried", json.dumps(said))] if said else []
 
 
 def _inherited(run: Path, first_step: int) -> Alert | None:

@@ -6,11 +6,11 @@ evidence is read when the copy has arrived: at once on a CPU, a step or more lat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from .signals.optimizer_audit import PendingAudit
 from .signals.shadow import ShadowResult
 from .signals.state import PendingDigests
 
@@ -23,8 +23,7 @@ class HostCopy:
         if tensor.device.type == "cuda":
             self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             self._host.copy_(tensor, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
-            self._event.record(torch.cuda.current_stream(tensor.device))
+            self._event = _event_behind(torch.cuda.current_stream(tensor.device))
         else:
             self._host = tensor
 
@@ -39,26 +38,57 @@ class HostCopy:
         return self._host
 
 
+def _event_behind(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """An event that comes after all that was queued on a stream by now."""
+    event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
+    event.record(stream)
+    return event
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Sums of gradients on their way to the host; see `signals.measures`.
+
+    Attributes:
+        rows: places in the guard's list of layers.
+        sums: float64, shape (len(rows), 5).
+        reduced: whether they were measured after a reduction over ranks.
+    """
+
+    rows: list[int]
+    sums: HostCopy
+    reduced: bool
+
+
 @dataclass(frozen=True)
 class BeforeStep:
-    """What is known when the optimizer is about to apply step `step`."""
+    """What is known when the optimizer is about to apply step `step`.
+
+    Attributes:
+        scale: loss scale by which the gradients are too large; None for 1.
+        found_inf: positive if a fused optimizer skips the step by itself.
+        skipped: whether a gradient scaler never called the optimizer.
+    """
 
     step: int
     time: float
     step_seconds: float | None
     lr: float | None
-    layers: Sequence[int]
-    measures: HostCopy | None
+    gradients: tuple[Gradients, ...]
     losses: HostCopy | None
     accumulation: int
     batches: tuple[HostCopy, ...]
     tokens: int | None
     digests: PendingDigests
     digest_rows: HostCopy
+    scale: HostCopy | None = None
+    found_inf: HostCopy | None = None
+    skipped: bool = False
 
     def ready(self) -> bool:
         """Whether every copy has arrived."""
-        copies = [self.measures, self.losses, self.digest_rows, *self.batches]
+        copies = [self.losses, self.digest_rows, *self.batches, self.scale, self.found_inf]
+        copies += [gradients.sums for gradients in self.gradients]
         return all(copy.ready() for copy in copies if copy is not None)
 
 
@@ -71,8 +101,9 @@ class AfterStep:
     digest_rows: HostCopy
     shadow: ShadowResult | None
     shadow_losses: HostCopy | None
+    audits: tuple[tuple[PendingAudit, HostCopy], ...] = ()
 
     def ready(self) -> bool:
         """Whether every copy has arrived."""
-        copies = [self.digest_rows, self.shadow_losses]
+        copies = [self.digest_rows, self.shadow_losses, *(rows for _, rows in self.audits)]
         return all(copy.ready() for copy in copies if copy is not None)

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
-import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
-from .archive.manifest import Manifest
-from .archive.save import expected_digests, save_checkpoint
-from .attempt import Place, register_attempt
+from .attached import close_earlier, forget, remember
+from .attempt import Place, register_attempt, with_layers_of
+from .checkpoints import Checkpoints
+from .collector import Collector
+from .consequences import Consequences
+from .detached import DetachedGuard
 from .detect.alert import Alert
-from .detect.carried import Key
-from .errors import TrainingHalted, UsageError
-from .evidence import AfterStep, BeforeStep, HostCopy
+from .evidence import AfterStep, BeforeStep
+from .options import Policy, check, listed
 from .recorder import Recorder
-from .signals.batch import batch_digest, tensors_of
+from .safely import Safely
 from .signals.capture import CaptureRequest
+from .signals.flat_shards import flat_parts
 from .signals.gradients import GradientCapture
-from .signals.shadow import LossFunction, ShadowPass
-from .signals.state import digest_state, state_tensors, written_by_forward
+from .signals.limits import AT_THE_STEP, CAPTURING, capturing, limits
+from .signals.optimizer_audit import OptimizerAudit
+from .signals.rotation import Rotation
+from .signals.scaling import LossScale
+from .signals.shadow import LossFunction, ShadowPass, ShadowResult
+from .signals.state import CarriedState
+from .stepping import StepHooks
 from .store.compactor import Compactor
 from .store.sealing import seal_run
 from .store.writer import Health, Writer
@@ -33,7 +43,6 @@ from .store.writer import Health, Writer
 _log = logging.getLogger("sdc_guard")
 
 RUN_VARIABLE = "SDC_GUARD_RUN"
-Policy = Literal["record", "warn", "halt"]
 
 
 class Guard:
@@ -44,7 +53,9 @@ class Guard:
 
     Args:
         model: its parameters are the layers of the run.
-        optimizer: its steps are the steps of the run.
+        optimizer: its steps are the steps of the run. Several that step together, one after the
+            other or inside of backward, are given as a sequence. Optimizers with steps of their
+            own (a GAN's two) have a guard and a folder each.
         run: the run's folder; made if missing. The environment variable SDC_GUARD_RUN, set by
             `sdc-bisect verify`, overrides it.
         shadow: (batch, loss_fn) with loss_fn(model, batch) → scalar tensor; evaluated every
@@ -52,14 +63,29 @@ class Guard:
         shadow_every: in steps.
         first_step: number of the first step that this process runs. After resuming from the
             checkpoint of step s it is s + 1.
-        policy: what an alert does: "record" it, also "warn" through logging, or also "halt" by
-            raising TrainingHalted out of optimizer.step(), before that step is applied.
+        policy: what an alert does: "record" it; also "warn" through logging; also "skip" the
+            step, which then changes nothing; or "halt" by raising TrainingHalted out of
+            optimizer.step(), before that step is applied. The last two wait for the device at
+            each step, and hold for all ranks at once: every rank must have a guard then.
         on_alert: called with each Alert, under every policy.
         resume: the command that resumes this training, kept for `sdc-bisect verify --recorded`;
             `{ckpt}`, `{step}` and `{run}` are filled in there.
+        scaler: the GradScaler of mixed precision, so that gradients are recorded without its
+            scale and the steps that it skips are counted. Found by itself if left out, from the
+            first step that it does not skip.
+        digest_budget: percent of a step's time that digests of parameters and optimizer state
+            may take, in turn through the tensors; None for every tensor at every step, which
+            alone proves all changes between steps in the step where they happen.
+        invariants_every: steps in which each element of Adam's state, and how far it moved its
+            parameter, is once compared with what Adam's arithmetic can do; None for never.
+
+    Of several ranks each makes its own guard, after init_process_group and with the same folder.
+    Rank 0 starts the run; the others wait for it here, no longer than for a collective, and no
+    collective is used. A guard on rank 0 alone records rank 0 alone.
 
     Raises:
-        UsageError: an unknown policy or a negative first step.
+        UsageError: an unknown policy, a number out of its range, no optimizer, or a rank that
+            waited for others in vain.
         RunFormatError: the run's folder holds another model, or a damaged run.json.
         OSError: the run's folder cannot be made.
     """
@@ -67,7 +93,7 @@ class Guard:
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         *,
         run: str | Path,
         shadow: tuple[Any, LossFunction] | None = None,
@@ -76,80 +102,101 @@ class Guard:
         policy: Policy = "warn",
         on_alert: Callable[[Alert], None] | None = None,
         resume: str | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        digest_budget: float | None = 0.2,
+        invariants_every: int | None = 1000,
     ) -> None:
-        if policy not in ("record", "warn", "halt"):
-            raise UsageError(f"no policy {policy!r}", next_step='use "record", "warn" or "halt"')
-        if first_step < 0 or shadow_every < 1:
-            raise UsageError("first_step must be at least 0 and shadow_every at least 1")
-        self.run = Path(os.environ.get(RUN_VARIABLE) or run)
+        self._optimizers = listed(optimizer)
+        check(policy, first_step, shadow_every, digest_budget, invariants_every)
+        replayed = os.environ.get(RUN_VARIABLE)
+        self.run = Path(replayed or run)
+        if replayed:
+            digest_budget = None  # a replay is there to be compared
+        close_earlier(self._optimizers, self.run)
         self.health = Health()
         self._model = model
-        self._optimizer = optimizer
-        self._policy = policy
-        self._user_callback = on_alert
-        self._halting: Alert | None = None
         self._shadow = ShadowPass(*shadow) if shadow else None
         self._shadow_every = shadow_every
+        self._invariants_every = invariants_every
         self._step = first_step
         self._stepped = False
-        self._clock: float | None = None
-        self._losses: list[torch.Tensor] = []
-        self._batches: list[HostCopy] = []
-        self._tokens = 0
+        self._emitted = False
+        self._told: set[str] = set()
         self._pending: deque[BeforeStep | AfterStep] = deque()
-        self._capture = CaptureRequest.from_environment()
-        place = register_attempt(
-            self.run, model, optimizer, first_step, resume, self._shadow, shadow_every
+        self._request = CaptureRequest.from_environment()
+        lines, self._too_early = limits(model, self._optimizers)
+        self._place: Place = register_attempt(
+            self.run,
+            model,
+            self._optimizers,
+            first_step,
+            resume,
+            self._shadow,
+            shadow_every,
+            digest_budget,
         )
-        self._place: Place = place
-        written = set(written_by_forward(model))
-        self._written_by_forward = [x.id for x, _ in place.parameters if x.name in written]
+        ranks = self._place.ranks
+        self._consequences = Consequences(policy, on_alert, self._optimizers, ranks, self.health)
+        ranks.meet(policy, wait=self._consequences.blocking)
         self._compactor = Compactor(self.run)
-        on_segment = self._compactor.segment_published if place.rank == 0 else None
-        self._writer = Writer(self.run, place.rank, self.health, on_segment)
-        layers = [layer for layer, _ in place.parameters]
-        self._recorder = Recorder(self._writer, place.attempt, layers, self._on_alert)
-        for kind, detail in place.events:
+        on_segment = self._compactor.segment_published if self._place.rank == 0 else None
+        self._writer = Writer(self.run, self._place.rank, self.health, on_segment)
+        self._recorder = Recorder(self._writer, self._place.attempt, self._consequences.notice)
+        self._checkpoints = Checkpoints(
+            self.run, self._recorder, self._writer, warn=policy != "record"
+        )
+        self._scale = LossScale(scaler)
+        self._rotation = Rotation(digest_budget)
+        self._collector = Collector(self._optimizers, self._scale, self._rotation)
+        self._watch()
+        for kind, detail in self._place.events:
             self._recorder.event(first_step, kind, detail)
-        if place.inherited is not None:
-            self._recorder.report(first_step, [place.inherited])
-        self._gradients = GradientCapture(place.parameters, self.health.trouble)
-        self._handles = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
-        ]
-        atexit.register(self.close)
+        for line in lines:
+            self._tell(line)
+        if self._place.inherited is not None:
+            self._recorder.report(first_step, [self._place.inherited])
+        self._hooks = StepHooks(self._optimizers, self)
+        remember(self, self._optimizers, self.run)
+        self._at_exit = atexit.register(_close_if_alive, weakref.ref(self))
 
     @property
     def step(self) -> int:
         """Number of the step that runs now or, between two steps, of the next one."""
+        if self._mine():
+            with self._safely("counting a step"):
+                self._settle_skipped()
         return self._step
 
-    def observe(self, loss: torch.Tensor, batch: Any = None) -> None:
+    def observe(self, loss: torch.Tensor | float, batch: Any = None) -> None:
         """Take the loss and the batch of this step, before `optimizer.step()`.
 
         With gradient accumulation it is called once per micro-batch: the mean loss is recorded.
 
         Args:
-            loss: a scalar tensor; not waited for.
+            loss: a scalar tensor; not waited for. The plain one, not multiplied by a loss scale.
             batch: tensors, nested in tuples, lists and mappings; their content is hashed.
         """
+        if not self._mine():
+            return
         with self._safely("observing a batch"):
-            self._losses.append(loss.detach().to(torch.float64).reshape(()))
-            digest = batch_digest(batch)
-            if digest is not None:
-                self._batches.append(HostCopy(digest))
-                self._tokens += next(tensors_of(batch)).numel()
+            self._settle()
+            if not (self._hooks.open and self._emitted):  # a line search evaluates once more
+                self._collector.observe(loss, batch)
 
     def refresh(self) -> None:
         """Tell the guard that the script has just written to parameters or optimizer state.
 
-        Needed after load_state_dict, weight clamping and the like between two steps.
+        Needed after load_state_dict, weight clamping and the like between two steps, and after
+        parameters of the model were added or replaced.
         """
+        if not self._mine():
+            return
         with self._safely("refreshing"):
+            self._settle()
             self._drain(wait=True)
             self._recorder.forget_state()
             self._recorder.event(self._step, "refresh", "the script wrote to the state on purpose")
+            self._look_again()
 
     def checkpoint(self, objects: Mapping[str, Any], step: int) -> Path | None:
         """Save a checkpoint with its manifest under `run/archive`.
@@ -166,49 +213,43 @@ class Guard:
             The checkpoint's folder, or None when it could not be written: that is logged, and
             counted in `health`; the training goes on and the last checkpoint stays in place.
         """
+        if not self._mine():
+            return None
         with self._safely(f"saving the checkpoint of step {step}"):
+            self._settle()
             self._drain(wait=True)
-            payload = {"step": step} | {
-                name: value.state_dict() if hasattr(value, "state_dict") else value
-                for name, value in objects.items()
-            }
-            state = self._state()
-            expected = expected_digests(
-                payload, state, self._recorder.recorded(), self._place.layer_names
-            )
-            folder, manifest = save_checkpoint(
-                self.run / "archive",
-                step,
-                self._place.attempt,
-                payload,
-                expected,
-                self._doubts(step),
-                trace_step=self._step - 1 if self._stepped else step,
-            )
-            self._record_checkpoint(folder, manifest)
-            return folder
+            newest = self._step - 1 if self._stepped else None
+            return self._checkpoints.save(objects, step, self._place, self._collector, newest)
         return None
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until all evidence so far is on disk; False when the disk refuses it."""
-        self._drain(wait=True)
+        if self._mine():
+            with self._safely("flushing"):
+                self._settle()
+                self._drain(wait=True)
         return self._writer.flush(timeout)
 
     def close(self) -> None:
         """Write what is left, remove the hooks, seal the trace. Safe to call twice."""
-        if not self._handles:
+        if not self._hooks.attached:
             return
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        self._gradients.remove()
+        with self._safely("closing"):
+            self._settle()
+        self._hooks.remove()
+        self._capture.remove()
+        self._consequences.step_ended()
+        forget(self)
+        atexit.unregister(self._at_exit)
+        if self._place.owner != os.getpid():
+            return
         with self._safely("closing"):
             self._drain(wait=True)
+            self._recorder.event(self._step, "end", json.dumps({"next_step": self._step}))
             self._writer.close()
             self._compactor.wait()
             if self._place.rank == 0:
                 seal_run(self.run)
-        atexit.unregister(self.close)
 
     def __enter__(self) -> Guard:
         return self
@@ -216,149 +257,239 @@ class Guard:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _state(self) -> dict[Key, torch.Tensor]:
-        """The tensors whose bits are carried from step to step."""
-        tensors = state_tensors(self._place.parameters, self._optimizer)
-        for layer in self._written_by_forward:
-            tensors.pop(("param", layer), None)
-        return tensors
+    def __reduce__(self) -> tuple[type[DetachedGuard], tuple[()]]:
+        return DetachedGuard, ()
 
-    def _safely(self, where: str) -> _Safely:
-        return _Safely(self.health, where)
+    # what StepHooks tells
 
-    def _before_step(self, *_: Any) -> None:
-        if self._place.owner != os.getpid():
-            return  # a forked or copied process records nothing into this run
-        with self._safely("recording a step"):
-            live = self._state()
-            if self._capture:
-                self._capture.keep(self.run, self._step, "before", live)
-            self._pending.append(self._evidence_before(live))
-            self._drain(live=live)
-        if self._halting is not None:
-            alert, self._halting = self._halting, None
-            self._writer.flush(5.0)
-            raise TrainingHalted(
-                str(alert), next_step="the policy is halt; the step is not applied"
-            )
-
-    def _after_step(self, *_: Any) -> None:
-        if self._place.owner != os.getpid():
+    def step_begins(self, optimizer: torch.optim.Optimizer, *, has_closure: bool) -> None:
+        """A step begins; called by the hooks on the optimizers."""
+        if not self._mine():
             return
+        later = has_closure or self._hooks.in_backward
+        self._consequences.decision_is_due(due=not later)
+        with self._safely("recording a step"):
+            self._look_again_if_changed()
+            self._scale.look_around(optimizer)
+            self._settle_skipped()
+            self._emitted = False
+            self._collector.find_state(self._step)
+            self._keep("before")
+            if not has_closure and not self._hooks.in_backward:
+                self._emit()
+        self._consequences.decide(self._abandon)
+
+    def step_goes_on(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer steps inside of a backward; called by the hooks on the optimizers."""
+        if not self._mine():
+            return
+        with self._safely("recording a step"):
+            self._capture.wait_for_end()
+            self._capture.measure_now({id(p) for g in optimizer.param_groups for p in g["params"]})
+
+    def closure_returned(self, loss: Any) -> None:
+        """An optimizer's closure ran; called by the hooks on the optimizers."""
+        if not self._mine():
+            return
+        self._consequences.decision_is_due(due=not self._emitted)
+        with self._safely("recording a step"):
+            if not self._emitted:  # a line search calls it again, at other points
+                self._collector.observe_closure(loss)
+                self._emit()
+        self._consequences.decide(self._abandon)
+
+    def step_ends(self) -> None:
+        """A step ends; called by the hooks on the optimizers."""
+        if not self._mine():
+            return
+        self._consequences.step_ended()
         recorded = False
         with self._safely("recording a step"):
-            live = self._state()
-            if self._capture:
-                self._capture.keep(self.run, self._step, "after", live)
-            digests = digest_state(live)
-            shadow = None
-            with self._safely("the shadow pass"):
-                shadow = self._shadow_result()
-            losses = None if shadow is None else HostCopy(shadow.losses)
-            self._pending.append(
-                AfterStep(self._step, digests, HostCopy(digests.rows), shadow, losses)
-            )
+            if not self._emitted:
+                self._emit(stepped=True)
+            self._capture.reset()
+            self._keep("after")
+            self._pending.append(self._collector.after(self._step, self._shadow_result()))
+            for note in self._collector.notes():
+                self._recorder.event(self._step, "invariants", note)
             self._drain()
             recorded = True
         if not recorded:
             self._recorder.forget_state()  # the next step has nothing true to be compared with
+        self._emitted = False
         self._step += 1
         self._stepped = True
 
-    def _evidence_before(self, live: Mapping[Key, torch.Tensor]) -> BeforeStep:
-        now = time.time()
-        seconds, self._clock = None if self._clock is None else now - self._clock, now
-        accumulation = max(self._gradients.backwards, 1)
-        measured = self._gradients.take()
-        losses, self._losses = self._losses, []
-        batches, self._batches = tuple(self._batches), []
-        tokens, self._tokens = self._tokens, 0
-        lr = self._optimizer.param_groups[0].get("lr")
-        digests = digest_state(dict(live))
-        return BeforeStep(
-            step=self._step,
-            time=now,
-            step_seconds=seconds,
-            lr=lr if isinstance(lr, float) else None,
-            layers=measured[0] if measured else (),
-            measures=HostCopy(measured[1]) if measured else None,
-            losses=HostCopy(torch.stack(losses)) if losses else None,
-            accumulation=accumulation,
-            batches=batches,
-            tokens=tokens or None,
-            digests=digests,
-            digest_rows=HostCopy(digests.rows),
-        )
+    # what GradientCapture tells
 
-    def _shadow_result(self) -> Any:
+    def _backward_begins(self) -> None:
+        if not self._mine():
+            return
+        with self._safely("recording a step"):
+            if not self._hooks.open:
+                self._settle()
+
+    def _backward_ended(self) -> None:
+        if not self._mine():
+            return
+        with self._safely("recording a step"):
+            self._scale.backward_ended()
+            if self._look_again_if_changed():
+                self._capture.measure_now()
+            self._hooks.backward_ended()
+
+    def _mine(self) -> bool:
+        """Whether this is the process that made the guard, and it still records.
+
+        A forked process inherits the hooks and must not write into this run. Into a CUDA graph
+        that is being captured nothing of the guard's may come.
+        """
+        if self._place.owner != os.getpid():
+            return False
+        if capturing():
+            self._tell(CAPTURING)
+            return False
+        return True
+
+    def _settle(self) -> None:
+        """End a step that is over although not every hook told so."""
+        self._hooks.settle()
+        self._settle_skipped()
+
+    def _settle_skipped(self) -> None:
+        """Record the step that a gradient scaler left out: it never called the optimizer."""
+        if self._hooks.open or not self._capture.backwards or not self._scale.updated_since():
+            return
+        self._pending.append(self._collector.before(self._step, skipped=True, stepped=True))
+        self._emitted = True
+        self.step_ends()
+
+    def _watch(self) -> None:
+        """Attach to the parameters as they are now."""
+        optimized = {
+            id(parameter)
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        owned = [pair for pair in self._place.parameters if id(pair[1]) in optimized]
+        groups = [
+            module.process_group.size()
+            for module in self._model.modules()
+            if isinstance(module, DistributedDataParallel)
+        ]
+        flat = flat_parts(self._model)
+        self._reduces = bool(groups)
+        self._watched = self._group_sizes()
+        self._capture = GradientCapture(
+            owned,
+            self.health.trouble,
+            begins=self._backward_begins,
+            ended=self._backward_ended,
+            reducing=self._place.world_size > 1,
+            flat=flat,
+        )
+        self._recorder.use_layers(
+            [layer for layer, _ in self._place.parameters],
+            [layer for layer, _ in owned],
+            self._capture.placements,
+            groups[0] if groups else self._place.world_size,
+            reduces=self._reduces,
+        )
+        state = CarriedState(
+            self._place.parameters, self._optimizers, self._place.written_by_forward, flat
+        )
+        every = self._invariants_every
+        audits = [
+            OptimizerAudit(owned, optimizer, every=every)
+            for optimizer in self._optimizers
+            if every is not None
+        ]
+        self._collector.watch(self._capture, state, audits)
+
+    def _group_sizes(self) -> list[int]:
+        return [len(g["params"]) for optimizer in self._optimizers for g in optimizer.param_groups]
+
+    def _look_again_if_changed(self) -> bool:
+        unfrozen = self._capture.hook_new()
+        if self._group_sizes() == self._watched:
+            return unfrozen
+        self._look_again()
+        return True
+
+    def _look_again(self) -> None:
+        """See parameters that were added, replaced or unfrozen."""
+        before = self._place.layer_names
+        self._place = with_layers_of(self._place, self._model)
+        old = self._capture
+        old.remove()
+        self._watch()
+        self._capture.go_on_from(old)
+        now = self._place.layer_names
+        if now != before:
+            added = [name for number, name in now.items() if number not in before]
+            gone = [name for number, name in before.items() if number not in now]
+            detail = json.dumps({"added": added, "gone": gone})
+            self._recorder.event(self._step, "layers changed", detail)
+
+    def _emit(self, *, stepped: bool = False) -> None:
+        """Make evidence of what was measured so far, and judge it as soon as it is there."""
+        if self._too_early and not stepped:
+            self._capture.measure_again(reduced=self._reduces)
+        elif not self._capture.backwards and not stepped and self._capture.measure_now():
+            self._tell(AT_THE_STEP)
+        self._emitted = True
+        self._pending.append(self._collector.before(self._step, stepped=stepped))
+        self._drain()
+
+    def _leave_out(self, alerts: list[Alert]) -> bool:
+        """Whether these alerts, or another rank's, leave the open step out."""
+        if not self._hooks.open or not self._consequences.leave_out(alerts):
+            return False
+        if self._consequences.other_rank is not None:
+            text = f"rank {self._consequences.other_rank} has an alert"
+            self._recorder.event(self._step, "skip", text)
+        return True
+
+    def _abandon(self) -> None:
+        self._hooks.abandon()
+        self._writer.flush(5.0)
+
+    def _shadow_result(self) -> ShadowResult | None:
         if self._shadow is None or self._step % self._shadow_every:
             return None
-        return self._shadow(self._model)
+        with self._safely("the shadow pass"):
+            return self._shadow(self._model)
+        return None
 
-    def _drain(self, *, wait: bool = False, live: Mapping[Key, torch.Tensor] | None = None) -> None:
+    def _drain(self, *, wait: bool = False) -> None:
         """Record the evidence whose copies have arrived, in order; all of it when waiting."""
-        while self._pending and (wait or self._policy == "halt" or self._pending[0].ready()):
+        blocking = wait or self._consequences.blocking
+        while self._pending and (blocking or self._pending[0].ready()):
             evidence = self._pending.popleft()
             if isinstance(evidence, AfterStep):
                 self._recorder.after_step(evidence)
             else:
-                tensors = live or self._state()
-                self._recorder.before_step(evidence, tensors)
+                live = self._collector.state.whole_tensor
+                self._recorder.before_step(evidence, live, self._leave_out)
 
-    def _on_alert(self, alert: Alert) -> None:
-        if self._policy == "warn":
-            _log.warning("SDC Guard: %s", alert)
-        if self._policy == "halt" and self._halting is None:
-            self._halting = alert
-        if self._user_callback is not None:
-            with self._safely("calling on_alert"):
-                self._user_callback(alert)
+    def _keep(self, phase: str) -> None:
+        if self._request:
+            self._request.keep(self.run, self._step, phase, self._collector.state.tensors())
 
-    def _doubts(self, step: int) -> list[str]:
-        doubts = []
-        newest = self._step - 1
-        if not self._stepped:
-            doubts.append("no step was recorded before this checkpoint")
-        elif step != newest:
-            doubts.append(
-                f"labelled step {step}, but the trace is at step {newest}: "
-                f"give Guard(first_step=...) {step - newest:+d}"
-            )
-        if self._stepped and not self._recorder.recorded():
-            doubts.append("the state is not the one that the last step left: not in the trace")
-        if not self._writer.flush(10.0):
-            doubts.append("the trace of this step is not on disk")
-        incident = self._recorder.incidents.open
-        if incident is not None:
-            doubts.append(f"incident open since step {incident.opened}: {incident.first}")
-        return doubts
+    def _tell(self, line: str) -> None:
+        """Say once what cannot be seen, in the log and in the run."""
+        if line in self._told:
+            return
+        self._told.add(line)
+        _log.warning("SDC Guard: %s", line)
+        self._recorder.event(self._step, "capture", line)
 
-    def _record_checkpoint(self, folder: Path, manifest: Manifest) -> None:
-        if manifest.status != "clean" and self._policy != "record":
-            reasons = "; ".join(manifest.reasons)
-            _log.warning("SDC Guard: checkpoint of step %d is suspect: %s", manifest.step, reasons)
-        self._recorder.checkpoint(
-            manifest.step,
-            path=str(folder.relative_to(self.run)),
-            format="torch",
-            bytes=manifest.bytes,
-            status=manifest.status,
-            reason="; ".join(manifest.reasons),
-        )
+    def _safely(self, where: str) -> Safely:
+        return Safely(self.health, where)
 
 
-class _Safely:
-    """Keeps an error of the guard's own from reaching the training."""
-
-    def __init__(self, health: Health, where: str) -> None:
-        self._health = health
-        self._where = where
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, _: object) -> bool:
-        if kind is None or not issubclass(kind, Exception):
-            return False
-        self._health.trouble(self._where, error)
-        return True
+def _close_if_alive(reference: weakref.ref[Guard]) -> None:
+    guard = reference()
+    if guard is not None:
+        guard.close()

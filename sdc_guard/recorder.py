@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,16 @@ from .archive.compare import solve_change
 from .detect.alert import Alert
 from .detect.carried import DigestTable, Key, carried_alert, changed
 from .detect.incidents import IncidentBook
+from .detect.invariants import InvariantSensor
+from .detect.loss_scale import LossScaleWatch
 from .detect.sensor import StepSensor
+from .detect.shadow import repeat_alert
 from .digest import Digest
 from .digest.reference import MASK64
-from .evidence import AfterStep, BeforeStep
+from .evidence import AfterStep, BeforeStep, HostCopy
+from .layer_rows import Held, LayerRows, judged, layer_rows
 from .signals.batch import fold
+from .signals.placement import Placement
 from .store.run_file import Layer
 from .store.writer import Writer
 
@@ -27,7 +34,6 @@ class Recorder:
     Args:
         writer: takes the rows.
         attempt: number of this start of the training.
-        layers: in the order of the model; their numbers are those of the run's tables.
         on_alert: called with each alert, after it is queued for the store.
     """
 
@@ -35,18 +41,40 @@ class Recorder:
         self,
         writer: Writer,
         attempt: int,
-        layers: list[Layer],
         on_alert: Callable[[Alert], None],
     ) -> None:
         self._writer = writer
         self._attempt = attempt
-        self._names = {layer.id: layer.name for layer in layers}
-        self._column = {layer.id: place for place, layer in enumerate(layers)}
-        self._sensor = StepSensor([layer.name for layer in layers])
-        self._order = [layer.id for layer in layers]
         self._on_alert = on_alert
         self._left_behind: DigestTable | None = None
+        self._scale = LossScaleWatch()
         self.incidents = IncidentBook()
+
+    def use_layers(
+        self,
+        named: list[Layer],
+        layers: list[Layer],
+        placements: list[Placement],
+        replicas: int,
+        *,
+        reduces: bool,
+    ) -> None:
+        """Set the layers whose measures come, in their order.
+
+        Args:
+            named: all layers; their numbers are those of the run's tables.
+            layers: those whose gradients are measured.
+            placements: of their gradients on this rank.
+            replicas: ranks among which plain gradients are reduced.
+            reduces: whether they are known to be, by DistributedDataParallel.
+        """
+        self._names = {layer.id: layer.name for layer in named}
+        self._order = np.array([layer.id for layer in layers], dtype=np.int32)
+        self._numel = np.array([layer.numel for layer in layers], dtype=np.int64)
+        self._held = Held(placements)
+        self._replicas, self._reduces = replicas, reduces
+        self._sensor = StepSensor([layer.name for layer in layers])
+        self._invariants = InvariantSensor(self._names)
 
     def recorded(self) -> dict[Key, Digest]:
         """Digests of the state that the newest step left behind."""
@@ -59,23 +87,41 @@ class Recorder:
         """The state was changed on purpose: the next step starts a new chain of digests."""
         self._left_behind = None
 
-    def before_step(self, evidence: BeforeStep, live: Mapping[Key, torch.Tensor]) -> None:
+    def before_step(
+        self,
+        evidence: BeforeStep,
+        live: Callable[[Key], torch.Tensor | None],
+        skip_on_alert: Callable[[list[Alert]], bool] = lambda _: False,
+    ) -> None:
         """Record what was found before a step and raise its alerts.
 
         Args:
             evidence: its copies are read; they should be ready.
-            live: the tensors that were digested, to read a changed element from.
+            live: gives a digested tensor, if it is here whole, to read a changed element from.
+            skip_on_alert: whether these alerts make the guard skip the step.
         """
         step = evidence.step
         table = DigestTable(evidence.digests.keys, evidence.digest_rows.get().numpy())
-        norms, nonfinite = self._write_layers(evidence)
+        found = layer_rows(
+            evidence,
+            self._numel,
+            self._held,
+            replicas=self._replicas,
+            reduces=self._reduces,
+        )
+        scale = None if evidence.scale is None else float(evidence.scale.get())
+        by_scaler = evidence.skipped or _positive(evidence.found_inf)
         loss = None if evidence.losses is None else float(evidence.losses.get().mean())
-        self._write_digests(step, "before", table)
-        self._write_step(evidence, loss, norms)
         alerts = [
             *self._carried_alerts(step, table, live),
-            *self._sensor_alerts(step, norms, nonfinite, loss),
+            *self._sensor_alerts(step, found, loss, skipped=by_scaler),
+            *self._scale.judge(step, scale, skipped=by_scaler),
         ]
+        self._write_layers(step, found)
+        self._write_digests(step, "before", table)
+        self._write_step(evidence, loss, scale, found, skipped=skip_on_alert(alerts) or by_scaler)
+        if by_scaler:
+            self.event(step, "scaler skip", json.dumps({"loss_scale": scale}))
         self.report(step, alerts)
 
     def after_step(self, evidence: AfterStep) -> None:
@@ -83,6 +129,7 @@ class Recorder:
         table = DigestTable(evidence.digests.keys, evidence.digest_rows.get().numpy())
         self._write_digests(evidence.step, "after", table)
         self._left_behind = table
+        alerts: list[Alert] = []
         if evidence.shadow is not None and evidence.shadow_losses is not None:
             first, second = evidence.shadow_losses.get().tolist()
             self._append(
@@ -93,6 +140,26 @@ class Recorder:
                 batch_hash=evidence.shadow.batch_hash,
                 seconds=evidence.shadow.seconds,
             )
+            repeated = repeat_alert(evidence.step, first, second)
+            alerts += [repeated] if repeated else []
+        alerts += [
+            alert
+            for audit, rows in evidence.audits
+            for alert in self._invariants.judge(audit.step, audit.slices, rows.get().numpy())
+        ]
+        if alerts:
+            self.report(evidence.step, alerts)
+
+    def state_at_rest(self, step: int, keys: tuple[Key, ...], rows: torch.Tensor) -> None:
+        """Record digests, taken later than those of `after_step`, of more that step left."""
+        table = DigestTable(keys, rows.numpy())
+        if not keys or self._left_behind is None:
+            return
+        self._write_digests(step, "after", table)
+        held = self._left_behind
+        self._left_behind = DigestTable(
+            (*held.keys, *keys), np.concatenate([held.rows, table.rows])
+        )
 
     def report(self, step: int, alerts: list[Alert]) -> None:
         """Store alerts, group them into incidents, and hand them on."""
@@ -134,14 +201,15 @@ class Recorder:
         self._writer.append(table, attempt=self._attempt, step=step, **columns)
 
     def _carried_alerts(
-        self, step: int, found: DigestTable, live: Mapping[Key, torch.Tensor]
+        self, step: int, found: DigestTable, live: Callable[[Key], torch.Tensor | None]
     ) -> list[Alert]:
         if self._left_behind is None:
             return []
         alerts = []
         for key, old, new in changed(self._left_behind, found):
             expected, actual = _digest(self._left_behind.rows[old]), _digest(found.rows[new])
-            single = solve_change(live[key], expected, actual)
+            tensor = live(key)
+            single = None if tensor is None else solve_change(tensor, expected, actual)
             location: dict[str, Any] = {}
             if single is not None:
                 location = {
@@ -154,39 +222,31 @@ class Recorder:
         return alerts
 
     def _sensor_alerts(
-        self, step: int, norms: np.ndarray[Any, Any], nonfinite: np.ndarray[Any, Any], loss: Any
+        self, step: int, found: list[LayerRows], loss: float | None, *, skipped: bool
     ) -> list[Alert]:
-        alerts = self._sensor.judge(step, norms, nonfinite, loss)
+        if skipped:  # a scaler that finds its scale makes gradients overflow: that is no fault
+            return self._sensor.judge_loss(step, loss)
+        norms, nonfinite = judged(found, len(self._order))
         return [
-            alert
-            if alert.layer is None
-            else Alert(**{**vars(alert), "layer": self._order[alert.layer]})
-            for alert in alerts
+            alert if alert.layer is None else replace(alert, layer=int(self._order[alert.layer]))
+            for alert in self._sensor.judge(step, norms, nonfinite, loss)
         ]
 
-    def _write_layers(
-        self, evidence: BeforeStep
-    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Write the layers' rows; norms and non-finite counts in the order of the model."""
-        norms = np.full(len(self._order), np.nan)
-        nonfinite = np.zeros(len(self._order), dtype=np.int64)
-        if evidence.measures is None:
-            return norms, nonfinite
-        columns = evidence.measures.get().numpy().T
-        places = [self._column[layer] for layer in evidence.layers]
-        norms[places], nonfinite[places] = columns[0], columns[3].astype(np.int64)
-        self._append(
-            "layers",
-            evidence.step,
-            layer=np.asarray(evidence.layers, dtype=np.int32),
-            norm=columns[0],
-            max_abs=columns[1],
-            mean_abs=columns[2],
-            nonfinite=columns[3].astype(np.int64),
-            zeros=columns[4].astype(np.int64),
-            scope="local",
-        )
-        return norms, nonfinite
+    def _write_layers(self, step: int, found: list[LayerRows]) -> None:
+        for part in found:
+            columns = part.measures.T
+            self._append(
+                "layers",
+                step,
+                layer=self._order[part.rows],
+                norm=columns[0],
+                max_abs=columns[1],
+                mean_abs=columns[2],
+                nonfinite=columns[3].astype(np.int64),
+                zeros=columns[4].astype(np.int64),
+                scope=part.scope,
+                copies=part.copies,
+            )
 
     def _write_digests(self, step: int, phase: str, table: DigestTable) -> None:
         self._append(
@@ -201,9 +261,14 @@ class Recorder:
         )
 
     def _write_step(
-        self, evidence: BeforeStep, loss: float | None, norms: np.ndarray[Any, Any]
+        self,
+        evidence: BeforeStep,
+        loss: float | None,
+        scale: float | None,
+        found: list[LayerRows],
+        *,
+        skipped: bool,
     ) -> None:
-        present = norms[~np.isnan(norms)] if evidence.measures is not None else norms[:0]
         hashes = [fold(batch.get()) for batch in evidence.batches]
         self._append(
             "steps",
@@ -211,13 +276,18 @@ class Recorder:
             time=evidence.time,
             loss=loss,
             lr=evidence.lr,
-            grad_norm=float(np.sqrt(np.square(present).sum())) if present.size else None,
-            skipped=False,
+            grad_norm=found[-1].total_norm if found else None,
+            loss_scale=scale,
+            skipped=skipped,
             accumulation=evidence.accumulation,
             batch_hash=_one(hashes),
             step_seconds=evidence.step_seconds,
             tokens=evidence.tokens,
         )
+
+
+def _positive(value: HostCopy | None) -> bool:
+    return value is not None and float(value.get()) > 0
 
 
 def _one(hashes: list[int]) -> int | None:

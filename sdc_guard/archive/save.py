@@ -82,16 +82,26 @@ def tensors_in(payload: Any) -> dict[str, torch.Tensor]:
     return by_path(_walk(payload, ()))
 
 
-def _walk(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+def shards_in(payload: Any) -> list[str]:
+    """A reason for doubt if tensors of a payload are shards: one rank's file is not the whole."""
+    found = [path for path, tensor in _walk(payload, (), shards=True)]
+    if not found:
+        return []
+    return [f"{len(found)} tensors are one rank's shards and not proven ({found[0]} first)"]
+
+
+def _walk(
+    node: Any, path: tuple[str, ...], *, shards: bool = False
+) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(node, torch.Tensor):
-        if is_plain(node):
+        if hasattr(node, "placements") if shards else is_plain(node):
             yield ".".join(path), node
     elif isinstance(node, Mapping):
         for key, value in node.items():
-            yield from _walk(value, (*path, str(key)))
+            yield from _walk(value, (*path, str(key)), shards=shards)
     elif isinstance(node, (list, tuple)):
         for index, value in enumerate(node):
-            yield from _walk(value, (*path, str(index)))
+            yield from _walk(value, (*path, str(index)), shards=shards)
 
 
 def expected_digests(

@@ -164,10 +164,12 @@ def _ends(path: Path) -> tuple[bytes, bytes]:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether a tensor has memory of its own to read: no sparse, quantized or meta tensor."""
+    """Whether a tensor has memory of its own to read: no sparse, quantized or meta tensor, and
+    none that only stands for others, as a distributed one does."""
     return (
         tensor.layout == torch.strided
         and tensor.device.type != "meta"
         and not tensor.is_quantized
         and not tensor.is_nested
+        and (tensor.data_ptr() != 0 or not tensor.numel())
     )

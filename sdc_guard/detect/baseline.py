@@ -43,25 +43,50 @@ class NormWindow:
         """
         return (self._seen >= WARM_UP) & np.isfinite(norms) & (norms > 0)
 
-    def ratio(self, norms: Floats) -> Floats:
-        """Norm over the window's average norm, shape (layers,); NaN where not judgeable."""
-        columns = np.flatnonzero(self.judgeable(norms))
+    def far(self, norms: Floats, distance: float) -> Bools:
+        """Judgeable layers whose log norm is further than `distance` from one in the window.
+
+        The window's median and average lie between its extremes: only of these layers can the
+        scores below be large, and they are far cheaper to find than to score.
+        """
+        with np.errstate(invalid="ignore", divide="ignore"):
+            logs = np.log(norms)
+            lowest = np.fmin.reduce(self._logs, axis=0)
+            highest = np.fmax.reduce(self._logs, axis=0)
+            apart: Bools = np.maximum(logs - lowest, highest - logs) > distance
+        return self.judgeable(norms) & apart
+
+    def ratio(self, norms: Floats, among: Bools | None = None) -> Floats:
+        """Norm over the window's average norm, shape (layers,); NaN where not judgeable.
+
+        Args:
+            norms: shape (layers,).
+            among: layers to score; all by default.
+        """
+        columns = self._columns(norms, among)
         score = np.full(len(norms), np.nan)
         score[columns] = norms[columns] / np.nanmean(np.exp(self._logs[:, columns]), axis=0)
         return score
 
-    def robust_z(self, norms: Floats) -> Floats:
+    def robust_z(self, norms: Floats, among: Bools | None = None) -> Floats:
         """(log norm − median) / max(1.4826·MAD, SIGMA_FLOOR), shape (layers,).
 
         NaN where not judgeable. Negative for a norm that is too small.
+
+        Args:
+            norms: shape (layers,).
+            among: layers to score; all by default.
         """
-        columns = np.flatnonzero(self.judgeable(norms))
+        columns = self._columns(norms, among)
         score = np.full(len(norms), np.nan)
         logs, counts = self._logs[:, columns], np.minimum(self._seen[columns], WINDOW)
         median = _median(logs, counts)
         sigma = np.maximum(_MAD_TO_SIGMA * _median(np.abs(logs - median), counts), SIGMA_FLOOR)
         score[columns] = (np.log(norms[columns]) - median) / sigma
         return score
+
+    def _columns(self, norms: Floats, among: Bools | None) -> NDArray[np.intp]:
+        return np.flatnonzero(self.judgeable(norms) if among is None else among)
 
     def admit(self, norms: Floats, healthy: Bools) -> None:
         """Take in the norms of layers that raised no alarm."""

@@ -8,7 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .alert import Alert
-from .baseline import RATIO_LIMIT, Z_LIMIT, Bools, Floats, NormWindow
+from .baseline import RATIO_LIMIT, SIGMA_FLOOR, Z_LIMIT, Bools, Floats, NormWindow
+
+# a log norm nearer than this to the whole window is within both limits
+_NEAREST_ALARM = min(Z_LIMIT * SIGMA_FLOOR, math.log(RATIO_LIMIT))
 
 
 class StepSensor:
@@ -37,18 +40,20 @@ class StepSensor:
         """
         bad = nonfinite > 0
         norms = np.where(bad, np.nan, norms)
-        ratio, z = self._window.ratio(norms), self._window.robust_z(norms)
+        far = self._window.far(norms, _NEAREST_ALARM)
+        ratio, z = self._window.ratio(norms, far), self._window.robust_z(norms, far)
         with np.errstate(invalid="ignore"):
             too_large, odd = ratio > RATIO_LIMIT, np.abs(z) > Z_LIMIT
         self._window.admit(norms, ~(bad | too_large | odd))
         return [
-            *self._loss_alert(step, loss),
+            *self.judge_loss(step, loss),
             *self._nonfinite_alerts(step, bad, nonfinite),
             *self._alerts(step, "norm_ratio", too_large, ratio, RATIO_LIMIT, "times its average"),
             *self._alerts(step, "norm_robust_z", odd, z, Z_LIMIT, "robust σ from its median"),
         ]
 
-    def _loss_alert(self, step: int, loss: float | None) -> list[Alert]:
+    def judge_loss(self, step: int, loss: float | None) -> list[Alert]:
+        """Alerts of a step of which only the loss is to be judged."""
         if loss is None:
             return []
         finite = math.isfinite(loss)
@@ -68,6 +73,8 @@ class StepSensor:
     def _alerts(
         self, step: int, detector: str, which: Bools, score: Floats, limit: float, unit: str
     ) -> list[Alert]:
+        if not which.any():
+            return []
         return [
             Alert(
                 step,

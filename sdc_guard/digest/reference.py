@@ -13,9 +13,13 @@ of the shards of a tensor add up to the digest of the tensor. mix64 is the final
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
+
+from .fast_cpu import sums_into
 
 K = 0x9E3779B97F4A7C15
 _M1 = 0xBF58476D1CE4E5B9
@@ -39,6 +43,20 @@ class Digest(NamedTuple):
         return Digest(*((a + b) & MASK64 for a, b in zip(self, other, strict=True)))
 
 
+class Span(NamedTuple):
+    """Where the elements of a shard are in the whole tensor, if they are no single run of it.
+
+    Attributes:
+        first: index of the first element.
+        width: elements, at least 1, of each run of consecutive ones.
+        stride: from the beginning of a run to that of the next one, in elements.
+    """
+
+    first: int
+    width: int
+    stride: int
+
+
 def mix64(value: int) -> int:
     """SplitMix64's finalizer, a bijection of 64-bit numbers."""
     value = ((value ^ (value >> 30)) * _M1) & MASK64
@@ -46,19 +64,22 @@ def mix64(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def digest_tensor(tensor: torch.Tensor, *, offset: int = 0) -> Digest:
+def digest_tensor(tensor: torch.Tensor, *, offset: int | Span = 0) -> Digest:
     """The digest of one tensor.
 
     Args:
         tensor: any shape and dtype, on any device; read row by row whatever its strides.
-        offset: index of its first element in the whole tensor, for a shard of consecutive ones;
-            of a complex tensor, whose elements are two words each, in elements all the same.
+        offset: index of its first element in the whole tensor, for a shard of consecutive ones,
+            or the span of another shard; of a complex tensor, whose elements are two words each,
+            in elements all the same.
     """
     row = digest_rows([tensor], offsets=[offset])[0].tolist()
     return Digest(*(value & MASK64 for value in row))
 
 
-def digest_rows(tensors: list[torch.Tensor], *, offsets: list[int] | None = None) -> torch.Tensor:
+def digest_rows(
+    tensors: list[torch.Tensor], *, offsets: Sequence[int | Span] | None = None
+) -> torch.Tensor:
     """Digests of several tensors, left on their device so that nothing waits for it.
 
     Args:
@@ -72,8 +93,30 @@ def digest_rows(tensors: list[torch.Tensor], *, offsets: list[int] | None = None
         return torch.empty((0, 3), dtype=torch.int64)
     places = offsets or [0] * len(tensors)
     with torch.no_grad():
+        if all(tensor.is_cpu for tensor in tensors):
+            return _rows_in_host(tensors, places)
         rows = [_sums(tensor, place) for tensor, place in zip(tensors, places, strict=True)]
         return stack_rows(rows)
+
+
+def _rows_in_host(tensors: list[torch.Tensor], offsets: Sequence[int | Span]) -> torch.Tensor:
+    rows = np.empty((len(tensors), 3), dtype=np.int64)
+    for row, tensor, offset in zip(rows, tensors, offsets, strict=True):
+        first, width, stride = _span(tensor, offset)
+        if tensor.is_contiguous() and not (tensor.is_complex() or tensor.is_neg()):
+            sums_into(tensor, width, first, stride, row)
+        else:
+            sums_into(words(tensor), width, first, stride, row)
+    return torch.from_numpy(rows)
+
+
+def _span(tensor: torch.Tensor, offset: int | Span) -> Span:
+    """Where the tensor's words are."""
+    count = tensor.numel()
+    first, width, stride = (offset, count, count) if isinstance(offset, int) else offset
+    if tensor.is_complex():
+        return Span(2 * first, 2 * width, 2 * stride)
+    return Span(first, width, stride)
 
 
 def stack_rows(rows: list[torch.Tensor]) -> torch.Tensor:
@@ -95,17 +138,19 @@ def words(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(_INT_OF_SIZE[tensor.element_size()]).contiguous().reshape(-1)
 
 
-def _sums(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+def _sums(tensor: torch.Tensor, offset: int | Span) -> torch.Tensor:
     row = words(tensor)
-    width = 8 * row.element_size()
-    offset *= 2 if tensor.is_complex() else 1
+    size = 8 * row.element_size()
+    first, width, stride = _span(tensor, offset)
     total = torch.zeros(3, dtype=torch.int64, device=row.device)
     for start in range(0, row.numel(), _CHUNK):
         bits = row[start : start + _CHUNK].to(torch.int64)
-        if width < 64:
-            bits &= (1 << width) - 1  # undo the sign extension
-        first = offset + start
-        index = torch.arange(first, first + bits.numel(), device=row.device)
+        if size < 64:
+            bits &= (1 << size) - 1  # undo the sign extension
+        index = torch.arange(start, start + bits.numel(), device=row.device)
+        if width < row.numel():
+            index += torch.div(index, width, rounding_mode="floor") * (stride - width)
+        index += first
         mixed = mix64_tensor(index.mul(signed64(K)).bitwise_xor_(bits))
         total += torch.stack([mixed.sum(), bits.sum(), index.add_(1).mul_(bits).sum()])
     return total

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..digest import digest_rows
+from .placement import local
 
 
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
@@ -26,8 +27,11 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def batch_digest(batch: Any) -> torch.Tensor | None:
-    """Digests of a batch's tensors, int64 (tensors, 3), on their device; None without tensors."""
-    tensors = list(tensors_of(batch))
+    """Digests of a batch's tensors, int64 (tensors, 3), on their device; None without tensors.
+
+    Of a distributed tensor it is this rank's part.
+    """
+    tensors = [local(tensor) for tensor in tensors_of(batch)]
     return digest_rows(tensors) if tensors else None
 
 

@@ -1,68 +1,251 @@
-"""Gradients where they are reduced and not yet clipped.
+"""Gradients where they are accumulated, reduced, and not yet clipped.
 
 A post-accumulate hook on every parameter fires under torch.compile, on sharded parameters and
-with in-place activations, where module hooks do not. The first one of a backward queues a
-callback on the autograd engine; that callback queues itself once more, so that it runs after the
-callback by which DistributedDataParallel ends its reduction. It measures what has been
-accumulated by then, before anything can clip it.
+with in-place activations, where module hooks do not. In host memory it measures the gradient at
+once, while the processor's cache still holds it: what DistributedDataParallel is about to reduce
+is this rank's own. The first hook of a backward also queues a callback on the autograd engine;
+that callback queues itself once more, so that it runs after the one by which
+DistributedDataParallel ends its reduction. There everything is measured that the hooks did not
+see: reduced gradients, those on an accelerator, and those that this backward left as they were.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..digest.reference import stack_rows
 from ..store.run_file import Layer
+from .device_sums import sums_on_device
+from .flat_shards import FlatPart, placements
+from .limits import capturing
+from .measures import sums_into
+from .placement import local, of_gradient
 
-MEASURES = ("norm", "max_abs", "mean_abs", "nonfinite", "zeros")
-_CHUNK = 1 << 24  # elements at a time: bounds the temporary float64 copy at 128 MB
+Parameters = list[tuple[Layer, torch.nn.Parameter]]
+_current_task = torch._C._current_graph_task_id
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The sums of some gradients: `sums` is float64 (len(rows), 5), perhaps still on a device.
+
+    Attributes:
+        rows: places in the list of parameters.
+        reduced: whether a reduction over ranks had been done by then.
+    """
+
+    rows: list[int]
+    sums: torch.Tensor
+    reduced: bool
 
 
 class GradientCapture:
-    """Measures every gradient at the end of each backward; the newest backward counts.
+    """Measures every gradient of each backward; the newest backward counts.
 
     Args:
         parameters: layer and parameter, in the order of the layers' numbers.
         trouble: called with a place and an exception for what goes wrong in a hook.
+        begins: called at the first hook of each backward.
+        ended: called when a backward has ended, or one inside of it.
+        reducing: whether other ranks' gradients are added to plain ones during backward.
+        flat: parts of flat tensors, by id of the parameter.
     """
 
     def __init__(
         self,
-        parameters: list[tuple[Layer, torch.nn.Parameter]],
+        parameters: Parameters,
         trouble: Callable[[str, BaseException], None],
+        *,
+        begins: Callable[[], None] | None = None,
+        ended: Callable[[], None] | None = None,
+        reducing: bool = False,
+        flat: Mapping[int, FlatPart] | None = None,
     ) -> None:
-        self._parameters = parameters
+        self.parameters = parameters
+        self.placements = placements([parameter for _, parameter in parameters], flat or {})
+        self._is_plain = [place.scope == "local" for place in self.placements]
+        self._numel = [layer.numel for layer, _ in parameters]
         self._trouble = trouble
+        self._begins, self._ended, self._reducing = begins, ended, reducing
+        count = len(parameters)
+        self._table: NDArray[np.float64] = np.zeros((count, 5))
+        self._measured = [False] * count  # since the last take()
+        self._fired = [-1] * count  # the backward that did so last
+        self._versions = [-1] * count
+        self._seen_in_host = [False] * count
+        self._on_device: dict[int, torch.Tensor] = {}
+        self._reduced: Measured | None = None
+        self._ends: list[int] = []  # of the backwards since the last take() that hold no other
+        self._first: tuple[int, weakref.ref[torch.Tensor]] | None = None
         self._under_way: weakref.ref[_EndOfBackward] | None = None
-        self._measured: tuple[list[int], torch.Tensor] | None = None
-        self.backwards = 0
-        self._handles = [
-            parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call] # torch has no types here
-            for _, parameter in parameters
-            if parameter.requires_grad
-        ]
+        self._engine_works = True
+        self._handles: dict[int, Any] = {}
+        self._unhooked = list(range(count))
+        self.hook_new()
 
-    def take(self) -> tuple[list[int], torch.Tensor] | None:
-        """The newest measures, once: layer numbers, and float64 (len, 5) in MEASURES' order."""
-        measured, self._measured = self._measured, None
-        self.backwards = 0
-        return measured
+    @property
+    def backwards(self) -> int:
+        """Backward passes since the last `take`, those inside of others not counted."""
+        return len(self._ends)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a backward has begun and not ended."""
+        return self._under_way is not None and self._under_way() is not None
+
+    def hook_new(self) -> bool:
+        """Register on parameters that need a gradient by now and have no hook of ours.
+
+        Returns:
+            whether there were any.
+        """
+        before = len(self._unhooked)
+        for row in list(self._unhooked):
+            parameter = self.parameters[row][1]
+            if parameter.requires_grad:
+                self._unhooked.remove(row)
+                hook = partial(self._on_gradient, row)
+                self._handles[row] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call] # torch has no types here
+        return len(self._unhooked) < before
+
+    def go_on_from(self, other: GradientCapture) -> None:
+        """Keep what another capture measured of the same parameters in this step."""
+        places = {id(parameter): row for row, (_, parameter) in enumerate(self.parameters)}
+        for old, (_, parameter) in enumerate(other.parameters):
+            row = places.get(id(parameter))
+            if row is not None and other._measured[old]:
+                self._table[row] = other._table[old]
+                self._seen_in_host[row] = other._seen_in_host[old]
+                self._measured[row], self._fired[row] = True, other._fired[old]
+                self._versions[row] = other._versions[old]
+                if old in other._on_device:
+                    self._on_device[row] = other._on_device[old]
+        self._ends = other._ends
 
     def remove(self) -> None:
         """Remove the hooks that this object registered, and no others."""
-        for handle in self._handles:
+        for handle in self._handles.values():
             handle.remove()
-        self._handles = []
+        self._handles = {}
 
-    def _on_gradient(self, _: torch.Tensor) -> None:
-        if self._under_way is not None and self._under_way() is not None:
+    def take(self, *, stepped: bool = False) -> list[Measured]:
+        """The newest measures, once: this rank's own first, then the reduced ones.
+
+        Args:
+            stepped: the step has been taken already, and may have dropped the gradients.
+        """
+        if stepped:
+            present = self._measured
+        else:
+            present = [
+                seen and parameter.grad is not None
+                for seen, (_, parameter) in zip(self._measured, self.parameters, strict=True)
+            ]
+        found = []
+        if all(present) and all(self._seen_in_host):
+            found.append(Measured(list(range(len(present))), torch.from_numpy(self._table), False))
+            self._table = np.zeros_like(self._table)
+        else:
+            found = self._own(present)
+        if self._reduced is not None:
+            found.append(self._reduced)
+        self.reset()
+        return found
+
+    def _own(self, present: list[bool]) -> list[Measured]:
+        in_host = [row for row, seen in enumerate(self._seen_in_host) if seen and present[row]]
+        on_device = [row for row in sorted(self._on_device) if present[row]]
+        found = []
+        if in_host:
+            found.append(Measured(in_host, torch.from_numpy(self._table[in_host]), False))
+        if on_device:
+            sums = stack_rows([self._on_device[row] for row in on_device])
+            found.append(Measured(on_device, sums, False))
+        return found
+
+    def reset(self) -> None:
+        """Forget what was measured."""
+        self._on_device, self._reduced = {}, None
+        self._seen_in_host = [False] * len(self.parameters)
+        self._measured = [False] * len(self.parameters)
+        self._ends = []
+
+    def measure_again(self, *, reduced: bool) -> None:
+        """Measure the present gradients in place of what the hooks measured.
+
+        Args:
+            reduced: whether a reduction over ranks of plain gradients has been done by now.
+        """
+        ends = self._ends
+        self.reset()
+        self._ends = ends
+        plain = [row for row, place in enumerate(self.placements) if place.scope == "local"]
+        self._measure(sorted(set(range(len(self.parameters))) - set(plain)), reduced=False)
+        self._measure(plain, reduced=reduced)
+
+    def measure_now(self, parameters: set[int] | None = None) -> bool:
+        """Measure the present gradients of some parameters, by id, or of all that were not yet.
+
+        For steps that no hook announced. True if there was anything to measure.
+        """
+        rows = [
+            row
+            for row, (_, parameter) in enumerate(self.parameters)
+            if parameter.grad is not None
+            and not self._measured[row]
+            and (parameters is None or id(parameter) in parameters)
+        ]
+        self._measure(rows, reduced=False)
+        return bool(rows)
+
+    def _on_gradient(self, row: int, parameter: torch.Tensor) -> None:
+        try:
+            gradient = parameter.grad
+            if gradient is None:
+                return
+            if not gradient.is_cpu and capturing():
+                # else a part of the graph, whose replays would find other memory
+                if self._begins is not None:
+                    self._begins()
+                return
+            if self._under_way is None or self._under_way() is None:
+                self._begin(row, gradient)
+            self._fired[row] = _current_task()
+            if self._is_plain[row] and gradient.is_cpu:
+                sums_into(gradient, self._numel[row], self._table[row])
+                self._measured[row] = self._seen_in_host[row] = True
+                self._versions[row] = gradient._version
+                return
+            self.placements[row] = of_gradient(self.placements[row], gradient)
+            if local(gradient).device.type == "cpu":
+                self._measure_in_host(row, gradient)
+            elif self._is_reduced(row):
+                self._measure([row], reduced=False)
+        except Exception as error:  # noqa: BLE001 - because it would surface in the user's backward()
+            self._trouble("measuring a gradient", error)
+
+    def _begin(self, row: int, gradient: torch.Tensor) -> None:
+        if self._begins is not None:
+            self._begins()
+        if self._first is not None and self._first[0] == row and self._first[1]() is not gradient:
+            self._ends = []  # the script dropped what had been accumulated
+        self._first = (row, weakref.ref(gradient))
+        self.wait_for_end()
+
+    def wait_for_end(self) -> None:
+        """Have the end of the backward under way told, if it will not be already."""
+        if self.under_way:
             return
         end = _EndOfBackward(self)
-        if self.queue(end):
+        if self._engine_works and self.queue(end):
             self._under_way = weakref.ref(end)
 
     def queue(self, callback: Callable[[], None]) -> bool:
@@ -71,18 +254,87 @@ class GradientCapture:
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(callback)
         except Exception as error:  # noqa: BLE001 - because it would surface in the user's backward()
+            self._engine_works = False
             self._trouble("measuring gradients", error)
             return False
         return True
 
-    def measure_now(self) -> None:
-        """Measure what the backward that ends now left in the parameters."""
+    def end(self) -> None:
+        """A backward has ended, this one or one inside of it."""
+        task = _current_task()
         self._under_way = None
         try:
-            self.backwards += 1
-            self._measured = measure(self._parameters)
+            # numbers grow: a backward that ends after one of a higher number holds that one
+            self._ends = [*(number for number in self._ends if number < task), task]
+            self._measure_unseen(task)
         except Exception as error:  # noqa: BLE001 - because it would surface in the user's backward()
             self._trouble("measuring gradients", error)
+        if self._ended is not None:
+            self._ended()
+
+    def _measure_unseen(self, task: int) -> None:
+        every_hook = self._fired.count(task) == len(self._fired)
+        if every_hook and not self._reducing and all(self._seen_in_host):
+            return  # the usual case in host memory
+        left, on_device, reduced = [], [], []
+        for row, (_, parameter) in enumerate(self.parameters):
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if self._is_reduced(row):
+                reduced.append(row)
+            elif local(gradient).device.type != "cpu":
+                on_device.append(row)
+            elif self._fired[row] != task and (
+                not self._measured[row] or gradient._version != self._versions[row]
+            ):
+                left.append(row)
+        self._measure(left + on_device, reduced=False)
+        if reduced:
+            self._measure(reduced, reduced=True)
+
+    def _is_reduced(self, row: int) -> bool:
+        return self._reducing and self.placements[row].scope == "local"
+
+    def _measure(self, rows: list[int], *, reduced: bool) -> None:
+        """Measure the gradients at `rows`, those in host memory into the table unless reduced."""
+        elsewhere: dict[int, torch.Tensor] = {}
+        for row in rows:
+            gradient = self.parameters[row][1].grad
+            if gradient is None:
+                continue
+            self.placements[row] = of_gradient(self.placements[row], gradient)
+            if local(gradient).device.type == "cpu" and not reduced:
+                self._measure_in_host(row, gradient)
+            else:
+                elsewhere[row] = local(gradient)
+                self._measured[row] = True
+        if not elsewhere:
+            return
+        sums = self._sums(elsewhere)
+        if reduced:
+            self._reduced = Measured(list(elsewhere), sums, True)
+        else:
+            self._on_device.update(zip(elsewhere, sums.unbind(), strict=True))
+
+    def _sums(self, gradients: dict[int, torch.Tensor]) -> torch.Tensor:
+        if any(gradient.device.type != "cpu" for gradient in gradients.values()):
+            numel = [self._stands_for(row, gradient) for row, gradient in gradients.items()]
+            return sums_on_device(list(gradients.values()), numel)
+        table = np.zeros((len(gradients), 5))
+        for out, (row, gradient) in zip(table, gradients.items(), strict=True):
+            sums_into(gradient, self._stands_for(row, gradient), out)
+        return torch.from_numpy(table)
+
+    def _measure_in_host(self, row: int, gradient: torch.Tensor) -> None:
+        mine = local(gradient)
+        sums_into(mine, self._stands_for(row, mine), self._table[row])
+        self._measured[row] = self._seen_in_host[row] = True
+        self._versions[row] = gradient._version
+
+    def _stands_for(self, row: int, mine: torch.Tensor) -> int:
+        """Elements that this rank's gradient stands for."""
+        return mine.numel() if mine.layout == torch.strided else self.parameters[row][0].numel
 
 
 class _EndOfBackward:
@@ -98,56 +350,7 @@ class _EndOfBackward:
 
     def __call__(self) -> None:
         if self._last:
-            self._capture.measure_now()
+            self._capture.end()
             return
         self._last = True
         self._capture.queue(self)
-
-
-def measure(
-    parameters: list[tuple[Layer, torch.nn.Parameter]],
-) -> tuple[list[int], torch.Tensor] | None:
-    """Norm, max|g|, mean|g|, non-finite and zero elements of each present gradient.
-
-    The sums run in float64, so a norm neither overflows nor loses digits in large tensors.
-    """
-    present = [(layer.id, p.grad) for layer, p in parameters if p.grad is not None]
-    if not present:
-        return None
-    with torch.no_grad():
-        rows = [_measure_one(gradient) for _, gradient in present]
-        return [layer for layer, _ in present], stack_rows(rows)
-
-
-def _measure_one(gradient: torch.Tensor) -> torch.Tensor:
-    if gradient.is_sparse:
-        gradient = gradient.coalesce().values()
-    flat = gradient.detach().reshape(-1)
-    if not flat.numel():
-        return torch.zeros(len(MEASURES), dtype=torch.float64, device=flat.device)
-    parts = torch.stack([_measure_flat(part) for part in torch.split(flat, _CHUNK)])
-    norm, largest, total, nonfinite, zeros = parts.unbind(1)
-    return torch.stack(
-        [
-            torch.linalg.vector_norm(norm),
-            largest.max(),
-            total.sum() / flat.numel(),
-            nonfinite.sum(),
-            zeros.sum(),
-        ]
-    )
-
-
-def _measure_flat(flat: torch.Tensor) -> torch.Tensor:
-    """Norm, max|g|, sum of |g|, non-finite and zero elements, in float64."""
-    wide = flat.to(torch.complex128 if flat.is_complex() else torch.float64)
-    size = wide.abs()
-    return torch.stack(
-        [
-            torch.linalg.vector_norm(size),
-            size.max(),
-            size.sum(),
-            (flat.numel() - torch.isfinite(wide).sum()).to(torch.float64),
-            (flat.numel() - torch.count_nonzero(wide)).to(torch.float64),
-        ]
-    )

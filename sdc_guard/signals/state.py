@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import torch
-from torch.nn.parameter import UninitializedParameter
 
 from ..detect.carried import Key
-from ..digest import digest_rows
-from ..errors import UsageError
+from ..digest import Span, digest_rows
 from ..store.run_file import Layer
+from .flat_shards import FlatPart, placements
+from .placement import local, placement
 
 MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 
@@ -24,61 +25,110 @@ class PendingDigests:
     rows: torch.Tensor
 
 
-def state_tensors(
-    parameters: list[tuple[Layer, torch.nn.Parameter]], optimizer: torch.optim.Optimizer
-) -> dict[Key, torch.Tensor]:
-    """The parameters that only `optimizer` may write to, and each of Adam's moments by now.
+class CarriedState:
+    """The parameters that only these optimizers may write to, and each of Adam's moments by now.
 
-    Those are its own and the frozen ones. A parameter that is trained by another optimizer
+    Those are their own and the frozen ones. A parameter that is trained by another optimizer
     changes at that one's steps.
+
+    Args:
+        parameters: layer and parameter.
+        optimizers: of one guard.
+        left_out: ids of parameters that something else may write to.
+        flat: parts of flat tensors, by id of the parameter.
     """
-    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    tensors: dict[Key, torch.Tensor] = {}
-    for layer, parameter in parameters:
-        if id(parameter) in own or not parameter.requires_grad:
-            tensors["param", layer.id] = parameter
-    for moment in MOMENTS:
-        for layer, parameter in parameters:
-            value = optimizer.state.get(parameter, {}).get(moment)
-            if isinstance(value, torch.Tensor):
-                tensors[moment, layer.id] = value
-    return tensors
+
+    def __init__(
+        self,
+        parameters: list[tuple[Layer, torch.nn.Parameter]],
+        optimizers: list[torch.optim.Optimizer],
+        left_out: set[int],
+        flat: Mapping[int, FlatPart] | None = None,
+    ) -> None:
+        self._optimizers = optimizers
+        owner = {
+            id(parameter): optimizer
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        self._owned = [
+            (layer.id, parameter, owner[id(parameter)])
+            for layer, parameter in parameters
+            if id(parameter) in owner
+        ]
+        carried = [
+            (layer.id, parameter)
+            for layer, parameter in parameters
+            if id(parameter) not in left_out
+            and (id(parameter) in owner or not parameter.requires_grad)
+        ]
+        places = placements([parameter for _, parameter in carried], flat or {})
+        placed = list(zip(carried, places, strict=True))
+        self._carried = {
+            layer: parameter for (layer, parameter), place in placed if place.offset is not None
+        }
+        self.offsets = {layer: place.offset for (layer, _), place in placed if place.offset}
+        self._states = -1
+        self._moments: dict[Key, tuple[torch.nn.Parameter, torch.optim.Optimizer]] = {}
+        self._sizes: dict[Key, int] = {}
+
+    def sizes(self) -> dict[Key, int]:
+        """Bytes of each tensor that there is by now, in a fixed order."""
+        states = sum(len(optimizer.state) for optimizer in self._optimizers)
+        if states != self._states:
+            self._look_for_moments()
+            self._sizes = {
+                key: tensor.numel() * tensor.element_size() for key, tensor in self._all().items()
+            }
+            self._states = states
+        return self._sizes
+
+    def tensors(self, keys: Iterable[Key] | None = None) -> dict[Key, torch.Tensor]:
+        """This rank's part of these tensors, or of all."""
+        if keys is None:
+            self.sizes()
+            return self._all()
+        found = {key: self._tensor(key) for key in keys}
+        return {key: tensor for key, tensor in found.items() if tensor is not None}
+
+    def whole_tensor(self, key: Key) -> torch.Tensor | None:
+        """A tensor of which this rank holds everything, or None."""
+        known = key in self._sizes and key[1] not in self.offsets
+        return self._tensor(key) if known else None
+
+    def _all(self) -> dict[Key, torch.Tensor]:
+        keys: list[Key] = [("param", layer) for layer in self._carried]
+        found = {key: self._tensor(key) for key in [*keys, *self._moments]}
+        return {key: tensor for key, tensor in found.items() if tensor is not None}
+
+    def _tensor(self, key: Key) -> torch.Tensor | None:
+        kind, layer = key
+        if kind == "param":
+            return local(self._carried[layer])
+        parameter, optimizer = self._moments[key]
+        value = optimizer.state.get(parameter, {}).get(kind)
+        return local(value) if isinstance(value, torch.Tensor) else None
+
+    def _look_for_moments(self) -> None:
+        self._moments = {
+            (moment, layer): (parameter, optimizer)
+            for moment in MOMENTS
+            for layer, parameter, optimizer in self._owned
+            if isinstance(value := optimizer.state.get(parameter, {}).get(moment), torch.Tensor)
+            and placement(value).offset is not None
+        }
 
 
-def digest_state(tensors: dict[Key, torch.Tensor]) -> PendingDigests:
-    """Digest the given tensors without waiting for their device."""
-    return PendingDigests(tuple(tensors), digest_rows(list(tensors.values())))
+def digest_state(
+    tensors: dict[Key, torch.Tensor], offsets: Mapping[int, int | Span]
+) -> PendingDigests:
+    """Digest the given tensors without waiting for their device.
 
-
-def written_by_forward(model: torch.nn.Module) -> list[str]:
-    """Names of parameters that the model's own forward writes to: embeddings with max_norm."""
-    return [
-        f"{name}.weight" if name else "weight"
-        for name, module in model.named_modules()
-        if getattr(module, "max_norm", None) is not None
-        and isinstance(getattr(module, "weight", None), torch.nn.Parameter)
-    ]
-
-
-def model_layers(model: torch.nn.Module) -> list[tuple[Layer, torch.nn.Parameter]]:
-    """The model's parameters as layers: a tied one once, with its other names as aliases."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    layers = []
-    for number, (name, parameter) in enumerate(model.named_parameters()):
-        if isinstance(parameter, UninitializedParameter):
-            raise UsageError(
-                f"the parameter {name} has no shape yet",
-                next_step="run the model once on a batch before making the Guard",
-            )
-        layer = Layer(
-            id=number,
-            name=name,
-            aliases=tuple(other for other in names[id(parameter)] if other != name),
-            shape=tuple(parameter.shape),
-            dtype=str(parameter.dtype).removeprefix("torch."),
-            numel=parameter.numel(),
-        )
-        layers.append((layer, parameter))
-    return layers
+    Args:
+        tensors: this rank's part of each.
+        offsets: by layer, index of a part's first element in the whole tensor, if not 0, or its
+            span.
+    """
+    places = [offsets.get(layer, 0) for _, layer in tensors]
+    return PendingDigests(tuple(tensors), digest_rows(list(tensors.values()), offsets=places))

@@ -77,6 +77,15 @@ class RunFile:
         """Replace run.json in the folder `run`, atomically."""
         publish_text(run / "run.json", json.dumps(asdict(self), indent=1) + "\n")
 
+    def to_text(self) -> str:
+        """The content as one line of JSON, the same for the same content."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def of_text(cls, text: str | bytes) -> RunFile:
+        """The way back from `to_text`."""
+        return cls._parse(json.loads(text), Path("run.json"))
+
     @classmethod
     def read(cls, run: Path) -> RunFile:
         """Read the description of the run in the folder `run`.

@@ -32,12 +32,14 @@ TABLES: Final[dict[str, pa.Schema]] = {
             ("step_seconds", pa.float64()),
             ("tokens", pa.int64()),
         ],
-        # of the gradient, before clipping. A step has one row per layer, rank and scope:
+        # of the gradient, before clipping and without the loss scale. A step has one row per
+        # layer, rank and scope:
         #   local       what this rank computed, before any reduction over ranks
         #   reduced     after it: the same on every rank
         #   sharded     of this rank's part of a sharded gradient; `copies` ranks hold that very
         #               part, and mean_abs is its sum over the number of elements of the whole
         #   replicated  of a gradient that every rank holds whole
+        #   partial     of this rank's term of a sum over ranks that nobody has added
         # copies is null where it was not recorded: read it as 1. `whole` has the views over ranks.
         "layers": [
             ("layer", pa.int32()),

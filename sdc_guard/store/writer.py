@@ -10,16 +10,16 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from .atomic import publish
 from .health import Health
+from .rows import Rows, batch, count_of
 from .schema import TABLES
 from .segment_file import encode
 from .segments import listing, rank_folder, segment_path
@@ -36,13 +36,6 @@ BACKLOG_LIMIT = 256 * 2**20  # bytes that wait for a disk that refuses them
 class _Flush:
     done: threading.Event = field(default_factory=threading.Event)
     complete: bool = False
-
-
-@dataclass(frozen=True)
-class _Rows:
-    table: str
-    columns: Mapping[str, Any]
-    count: int
 
 
 class Writer:
@@ -66,8 +59,8 @@ class Writer:
         self._rank = rank
         self._health = health
         self._on_segment = on_segment
-        self._queue: queue.Queue[_Rows | _Flush | None] = queue.Queue(QUEUE_LIMIT)
-        self._backlog: dict[str, list[pa.RecordBatch]] = {}
+        self._queue: queue.Queue[Rows | _Flush | None] = queue.Queue(QUEUE_LIMIT)
+        self._backlog: dict[str, list[Rows | pa.RecordBatch]] = {}
         self._backlog_bytes = 0
         self._steps_waiting = 0
         self._closed = False
@@ -83,12 +76,12 @@ class Writer:
                 A missing column is null. The caller must not change an array afterwards. Rows
                 that do not fit the table are dropped and counted.
         """
-        count = max((len(c) for c in columns.values() if _is_array(c)), default=1)
+        count = count_of(columns)
         if self._closed:
             self._drop(count, RuntimeError("rows dropped, the writer is closed"))
             return
         try:
-            self._queue.put_nowait(_Rows(table, columns, count))
+            self._queue.put_nowait(Rows(table, columns, count))
         except queue.Full:
             self._drop(count, BufferError("rows dropped, the disk is too slow"))
 
@@ -135,10 +128,10 @@ class Writer:
                 self._publish_all()
                 last = time.monotonic()
                 continue
-            if isinstance(item, _Rows):
+            if isinstance(item, Rows):
                 self._take(item)
             due = self._steps_waiting >= FLUSH_STEPS
-            if not isinstance(item, _Rows) or due or time.monotonic() - last > FLUSH_SECONDS:
+            if not isinstance(item, Rows) or due or time.monotonic() - last > FLUSH_SECONDS:
                 self._publish_all()
                 last = time.monotonic()
             if isinstance(item, _Flush):
@@ -148,17 +141,15 @@ class Writer:
                 self._give_up()
                 return
 
-    def _take(self, rows: _Rows) -> None:
-        try:
-            batch = _batch(rows)
-        except Exception as error:  # noqa: BLE001 - because one bad row must not block its table
-            self._drop(rows.count, error, where=f"rows of {rows.table}")
+    def _take(self, rows: Rows) -> None:
+        if rows.table not in TABLES:
+            self._drop(rows.count, KeyError(rows.table), where="rows of an unknown table")
             return
-        if self._backlog_bytes + batch.nbytes > BACKLOG_LIMIT:
+        if self._backlog_bytes + rows.nbytes > BACKLOG_LIMIT:
             self._drop(rows.count, BufferError("rows dropped, the disk refuses them for too long"))
             return
-        self._backlog.setdefault(rows.table, []).append(batch)
-        self._backlog_bytes += batch.nbytes
+        self._backlog.setdefault(rows.table, []).append(rows)
+        self._backlog_bytes += rows.nbytes
         self._steps_waiting += rows.table == "steps"
 
     def _drop(self, count: int, error: Exception, *, where: str = "keeping rows") -> None:
@@ -166,7 +157,11 @@ class Writer:
         self._health.trouble(where, error)
 
     def _give_up(self) -> None:
-        left = sum(batch.num_rows for batches in self._backlog.values() for batch in batches)
+        left = sum(
+            waiting.count if isinstance(waiting, Rows) else waiting.num_rows
+            for table in self._backlog.values()
+            for waiting in table
+        )
         if left:
             self._drop(left, BufferError(f"{left} rows dropped at the end, the disk refuses them"))
 
@@ -174,15 +169,31 @@ class Writer:
         self._steps_waiting = 0
         for table in sorted(self._backlog):
             try:
-                number = self._publish(table, self._backlog[table])
+                batches = self._in_arrow(table)
+                number = self._publish(table, batches) if batches else None
             except Exception as error:  # noqa: BLE001 - because recording must outlive any of its troubles
                 self._health.trouble("recording", error)
                 continue
-            batches = self._backlog.pop(table)
+            del self._backlog[table]
             self._backlog_bytes -= sum(batch.nbytes for batch in batches)
             self._health.written += sum(batch.num_rows for batch in batches)
-            if table == "steps" and self._on_segment is not None:
+            if table == "steps" and number is not None and self._on_segment is not None:
                 self._tell(self._on_segment, number)
+
+    def _in_arrow(self, table: str) -> list[pa.RecordBatch]:
+        """What waits for `table`, made into Arrow once, however often the disk refuses it."""
+        waiting = self._backlog[table]
+        batches = [item for item in waiting if not isinstance(item, Rows)]
+        rows = [item for item in waiting if isinstance(item, Rows)]
+        if rows:
+            made = batch(table, rows, self._reject)
+            self._backlog_bytes += made.nbytes - sum(item.nbytes for item in rows)
+            batches += [made] if made.num_rows else []
+            self._backlog[table] = list(batches)
+        return batches
+
+    def _reject(self, count: int, error: Exception) -> None:
+        self._drop(count, error, where="rows that do not fit their table")
 
     def _tell(self, on_segment: Callable[[int], None], number: int) -> None:
         try:
@@ -207,22 +218,3 @@ class Writer:
                 return number
             except FileExistsError:  # another process, not quite dead, writes for this rank too
                 number += 1
-
-
-def _is_array(column: Any) -> bool:
-    return isinstance(column, (list, tuple)) or (isinstance(column, np.ndarray) and column.ndim > 0)
-
-
-def _batch(rows: _Rows) -> pa.RecordBatch:
-    schema = TABLES[rows.table]
-    unknown = set(rows.columns) - set(schema.names)
-    if unknown:
-        raise KeyError(f"no column {', '.join(sorted(unknown))}")
-    arrays = []
-    for name in schema.names:
-        column, kind = rows.columns.get(name), schema.field(name).type
-        if _is_array(column):
-            arrays.append(pa.array(column, type=kind))
-        else:
-            arrays.append(pa.repeat(pa.scalar(column, type=kind), rows.count))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdc_guard.digest import Digest, digest_rows, digest_tensor, mix64, reference
+from sdc_guard.digest import Digest, Span, digest_rows, digest_tensor, mix64, reference
 from sdc_guard.digest.reference import MASK64, K
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -166,6 +166,46 @@ def test_the_digests_of_shards_add_up(data: st.DataObject, size: int, numpy_seed
     for start, stop in itertools.pairwise([0, *cuts, size]):
         total += digest_tensor(tensor[start:stop], offset=start)
     assert total == digest_tensor(tensor)
+
+
+@given(data=st.data(), numpy_seed=st.integers(0, 2**32 - 1))
+def test_the_digests_of_blocks_add_up(data: st.DataObject, numpy_seed: int) -> None:
+    dtype = data.draw(st.sampled_from([*REAL, torch.complex64, torch.complex128]))
+    rows, inner, below = (data.draw(st.integers(1, 5)) for _ in range(3))
+    raw = np.random.default_rng(numpy_seed).bytes(rows * inner * below * dtype.itemsize)
+    tensor = torch.frombuffer(bytearray(raw), dtype=dtype).reshape(rows, inner, below)
+    row, column = data.draw(st.integers(0, rows)), data.draw(st.integers(0, inner))
+    total = [0, 0, 0]
+    for block, top, left in (
+        (tensor[:row, :column], 0, 0),
+        (tensor[:row, column:], 0, column),
+        (tensor[row:, :column], row, 0),
+        (tensor[row:, column:], row, column),
+    ):
+        width, stride = max(block.shape[1] * below, 1), inner * below
+        span = Span(top * stride + left * below, width, stride)
+        found = digest_tensor(block, offset=span)
+        plain = reference._sums(block.contiguous(), span).tolist()
+        assert found == Digest(*(value & MASK64 for value in plain))
+        total = [(a + b) & MASK64 for a, b in zip(total, found, strict=True)]
+    assert Digest(*total) == digest_tensor(tensor)
+
+
+class StandsForAnother(torch.Tensor):
+    """A tensor without memory of its own, as a distributed one is."""
+
+    @staticmethod
+    def __new__(cls, other: torch.Tensor) -> StandsForAnother:
+        return torch.Tensor._make_wrapper_subclass(cls, other.shape, dtype=other.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: object, **__: object) -> object:
+        return NotImplemented
+
+
+def test_a_tensor_without_memory_is_refused_and_not_read_at_address_0() -> None:
+    with pytest.raises(ValueError, match="a StandsForAnother has no memory of its own to read"):
+        digest_tensor(StandsForAnother(torch.ones(3)))
 
 
 @given(size=st.integers(0, 50), chunk=st.integers(1, 20), offset=st.integers(0, 2**40))

@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from sdc_guard.signals import gradients
-from sdc_guard.signals.gradients import MEASURES, GradientCapture, measure
-from sdc_guard.signals.state import model_layers
+from sdc_guard.signals import measures as measures_module
+from sdc_guard.signals.gradients import GradientCapture
+from sdc_guard.signals.layers import model_layers
+from sdc_guard.signals.measures import MEASURES, measures, sums_into, sums_of
 
 
 def attach(model: nn.Module) -> tuple[GradientCapture, list[tuple[str, BaseException]]]:
@@ -21,24 +25,25 @@ def attach(model: nn.Module) -> tuple[GradientCapture, list[tuple[str, BaseExcep
 
 
 def taken(capture: GradientCapture) -> dict[int, dict[str, float]]:
-    measured = capture.take()
-    assert measured is not None
-    layers, rows = measured
+    (measured,) = capture.take()
+    numel = np.array([capture.parameters[row][0].numel for row in measured.rows])
     return {
-        layer: dict(zip(MEASURES, row, strict=True))
-        for layer, row in zip(layers, rows.tolist(), strict=True)
+        row: dict(zip(MEASURES, values, strict=True))
+        for row, values in zip(
+            measured.rows, measures(measured.sums.numpy(), numel).tolist(), strict=True
+        )
     }
 
 
-def measured_of(gradient: torch.Tensor) -> list[float]:
-    """The five measures of one gradient."""
-    parameter = nn.Parameter(torch.zeros_like(gradient))
-    parameter.grad = gradient
-    model = nn.Module()
-    model.register_parameter("w", parameter)
-    measured = measure(model_layers(model))
-    assert measured is not None
-    row: list[float] = measured[1][0].tolist()
+def measured_of(gradient: torch.Tensor, numel: int | None = None) -> list[float]:
+    """The five measures of one gradient in host memory; plain torch must agree."""
+    numel = gradient.numel() if numel is None else numel
+    out = np.zeros((1, 5))
+    sums_into(gradient, numel, out[0])
+    row: list[float] = measures(out, np.array([numel]))[0].tolist()
+    if gradient.layout == torch.strided:
+        plain = measures(sums_of(gradient).numpy()[None], np.array([numel]))[0].tolist()
+        assert row == pytest.approx(plain, rel=1e-6, nan_ok=True)
     return row
 
 
@@ -46,17 +51,11 @@ def measured_of(gradient: torch.Tensor) -> list[float]:
 def test_the_measures_are_those_of_float64(scale: float, rng: np.random.Generator) -> None:
     values = (rng.standard_normal(100_003) * scale).astype(np.float32)
     values[:7] = 0
-    parameter = nn.Parameter(torch.zeros(100_003))
-    parameter.grad = torch.from_numpy(values.copy())
-    model = nn.Module()
-    model.register_parameter("w", parameter)
-    measured = measure(model_layers(model))
-    assert measured is not None
-    norm, largest, mean, nonfinite, zeros = measured[1][0].tolist()
+    norm, largest, mean, nonfinite, zeros = measured_of(torch.from_numpy(values))
     exact = values.astype(np.float64)
-    assert norm == pytest.approx(np.sqrt(np.square(exact).sum()), rel=1e-12)
+    assert norm == pytest.approx(np.sqrt(np.square(exact).sum()), rel=1e-6)
     assert largest == np.abs(exact).max()
-    assert mean == pytest.approx(np.abs(exact).mean(), rel=1e-12)
+    assert mean == pytest.approx(np.abs(exact).mean(), rel=1e-6)
     assert (nonfinite, zeros) == (0, 7)
 
 
@@ -64,7 +63,7 @@ def test_the_measures_are_those_of_float64(scale: float, rng: np.random.Generato
 def test_the_internal_chunk_size_does_not_show(
     chunk: int, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    monkeypatch.setattr(gradients, "_CHUNK", chunk)
+    monkeypatch.setattr(measures_module, "_CHUNK", chunk)
     exact = rng.standard_normal((10, 10))
     exact[3, 3:5] = 0
     norm, largest, mean, nonfinite, zeros = measured_of(torch.from_numpy(exact).t())
@@ -87,7 +86,7 @@ def test_every_dtype_of_a_gradient(dtype: torch.dtype) -> None:
         assert measured_of(gradient) == [5.0, 5.0, 2.5, 0, 1]
         return
     assert measured_of(torch.tensor(values).to(dtype)) == [
-        pytest.approx(np.sqrt(13.25), rel=1e-15), 3.0, 1.375, 0, 1,
+        pytest.approx(np.sqrt(13.25), rel=1e-7), 3.0, 1.375, 0, 1,
     ]  # fmt: skip
 
 
@@ -98,14 +97,74 @@ def test_large_and_small_float64_gradients() -> None:
 
 
 def test_nonfinite_elements_are_counted() -> None:
-    parameter = nn.Parameter(torch.zeros(5))
-    parameter.grad = torch.tensor([1.0, float("nan"), float("inf"), 0.0, -float("inf")])
-    model = nn.Module()
-    model.register_parameter("w", parameter)
-    measured = measure(model_layers(model))
-    assert measured is not None
-    assert measured[1][0, 3] == 3
-    assert measured[1][0, 4] == 1
+    values = torch.tensor([1.0, float("nan"), float("inf"), 0.0, -float("inf")])
+    for gradient in (values, values.double(), values.bfloat16(), values.repeat(1000)):
+        measured = measured_of(gradient)
+        assert measured[3:] == [gradient.numel() * 3 / 5, gradient.numel() / 5]
+        assert np.isnan(measured[1])
+    assert measured_of(torch.tensor([1.0, float("inf")]))[1] == float("inf")
+
+
+@pytest.mark.slow
+def test_sixty_four_million_elements_are_exact_to_a_millionth(rng: np.random.Generator) -> None:
+    values = rng.standard_normal(1 << 26, dtype=np.float32)
+    exact = np.sqrt(
+        sum(float(np.square(part, dtype=np.float64).sum()) for part in values.reshape(64, -1))
+    )
+    assert measured_of_large(values) == pytest.approx(exact, rel=1e-6)
+    values[:] = 0.1234567  # rounding errors of equal numbers all go one way
+    assert measured_of_large(values) == pytest.approx(float(values[0]) * 2**13, rel=1e-6)
+
+
+def measured_of_large(values: np.ndarray[Any, Any]) -> float:
+    out = np.zeros(5)
+    sums_into(torch.from_numpy(values), values.size, out)
+    return float(np.sqrt(out[0]))
+
+
+@pytest.mark.parametrize("constant", [0.1234567, 0.777, 1 / 3, 1.9999999])
+def test_equal_numbers_do_not_add_up_their_rounding_errors(constant: float) -> None:
+    gradient = torch.full((1 << 20,), constant)
+    exact = float(gradient[0].double()) * 2**10
+    assert measured_of(gradient)[0] == pytest.approx(exact, rel=1e-6)
+
+
+@given(
+    hnp.arrays(
+        np.float32,
+        st.integers(1, 5000),
+        elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
+    )
+)
+def test_any_finite_gradient_is_measured_as_in_float64(values: np.ndarray[Any, Any]) -> None:
+    exact = values.astype(np.float64)
+    norm, largest, mean, nonfinite, zeros = measured_of(torch.from_numpy(values))
+    assert norm == pytest.approx(np.sqrt(np.square(exact).sum()), rel=1e-6, abs=1e-50)
+    assert (largest, nonfinite, zeros) == (np.abs(exact).max(), 0, (exact == 0).sum())
+    assert mean == pytest.approx(np.abs(exact).mean(), rel=1e-6, abs=1e-50)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_number_of_threads_does_not_show(threads: int, rng: np.random.Generator) -> None:
+    gradient = torch.from_numpy(rng.standard_normal(3 * (1 << 19) + 5, dtype=np.float32))
+    alone = measured_of(gradient)
+    torch.set_num_threads(threads)
+    try:
+        assert measured_of(gradient) == alone
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_layouts_that_are_not_row_by_row() -> None:
+    images = torch.randn(2, 3, 4, 5)
+    for gradient in (
+        images.contiguous(memory_format=torch.channels_last),
+        images.transpose(1, 3),
+        images[:, ::2],
+        torch.ones(1).expand(7),
+        torch.tensor(3.0),
+    ):
+        assert measured_of(gradient)[0] == pytest.approx(float(gradient.double().norm()), rel=1e-6)
 
 
 def test_accumulated_micro_batches_give_the_norm_of_their_sum() -> None:
@@ -115,7 +174,7 @@ def test_accumulated_micro_batches_give_the_norm_of_their_sum() -> None:
         model(torch.full((4, 3), float(number + 1))).sum().backward()
     assert capture.backwards == 3
     assert taken(capture)[0]["norm"] == pytest.approx(float(model.weight.grad.norm()), rel=1e-6)
-    assert capture.take() is None
+    assert capture.take() == []
 
 
 def test_clipping_after_the_backward_changes_nothing() -> None:
@@ -152,7 +211,9 @@ def test_a_sparse_gradient_is_coalesced() -> None:
     capture, troubles = attach(model)
     model(torch.tensor([1, 1, 1, 3])).sum().backward()
     # row 1 gathers three ones in each of two columns, row 3 one
-    assert taken(capture)[0]["norm"] == pytest.approx(np.sqrt(2 * 9 + 2 * 1))
+    row = taken(capture)[0]
+    assert row["norm"] == pytest.approx(np.sqrt(2 * 9 + 2 * 1))
+    assert (row["zeros"], row["mean_abs"]) == (6, pytest.approx(8 / 10))
     assert troubles == []
 
 
@@ -162,15 +223,15 @@ def test_trouble_in_a_hook_is_told_and_does_not_reach_the_backward(
     model = nn.Linear(3, 2)
     capture, troubles = attach(model)
 
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("sdc_guard.signals.gradients.measure", broken)
+    monkeypatch.setattr("sdc_guard.signals.gradients.sums_into", broken)
     model(torch.ones(4, 3)).sum().backward()
     monkeypatch.undo()
-    assert [str(error) for _, error in troubles] == ["out of memory"]
+    assert {str(error) for _, error in troubles} == {"out of memory"}
     model(torch.ones(4, 3)).sum().backward()  # and the next backward is measured again
-    assert capture.take() is not None
+    assert len(taken(capture)) == 2
 
 
 class Failing(torch.autograd.Function):
@@ -192,7 +253,6 @@ def test_a_backward_that_fails_half_way_does_not_end_the_measuring() -> None:
         with pytest.raises(MemoryError):
             # the hooks of b fire, then the engine gives up
             model["b"](Failing.apply(model["a"](torch.ones(1, 2)))).sum().backward()
-        assert capture.take() is None
         model.zero_grad()
         model["b"](model["a"](torch.ones(1, 2))).sum().backward()
         assert capture.backwards == 1
@@ -212,7 +272,7 @@ def test_activation_checkpoints_give_the_values_of_the_whole_backward(reentrant:
     for layer, row in taken(capture).items():
         gradient = list(model.parameters())[layer].grad
         assert gradient is not None
-        assert row["norm"] == pytest.approx(float(gradient.double().norm()), rel=1e-12)
+        assert row["norm"] == pytest.approx(float(gradient.double().norm()), rel=1e-6)
     assert troubles == []
 
 
@@ -227,10 +287,11 @@ def test_an_engine_that_takes_no_callback_is_told(monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patch:
         patch.setattr(torch.autograd.Variable, "_execution_engine", Engine())
         model.weight.grad = torch.ones(2, 2)
-        capture._on_gradient(model.weight)
+        capture._on_gradient(0, model.weight)
+        capture._on_gradient(0, model.weight)
     assert [str(error) for _, error in troubles] == ["compiled autograd"]
     model(torch.ones(1, 2)).sum().backward()
-    assert capture.take() is not None
+    assert len(taken(capture)) == 2
 
 
 def test_zeros_are_not_missing() -> None:
@@ -251,4 +312,4 @@ def test_only_its_own_hooks_are_removed() -> None:
     capture.remove()
     model(torch.ones(4, 3)).sum().backward()
     assert calls == [1]
-    assert capture.take() is None
+    assert capture.take() == []

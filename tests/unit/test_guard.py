@@ -66,6 +66,7 @@ def guarded(folder: Path, **options: object) -> Training:
         run=folder,
         shadow=(batch, loss_fn),
         shadow_every=3,
+        digest_budget=None,
         policy=options.pop("policy", "record"),
         **options,  # type: ignore[arg-type] # because the options of the tests are the guard's
     )
@@ -190,7 +191,9 @@ def test_another_optimizers_parameters_are_not_ours_to_judge(tmp_path: Path) -> 
     one = torch.optim.Adam(model[0].parameters())
     two = torch.optim.Adam(model[1].parameters())
     alerts: list[Alert] = []
-    guard = Guard(model, one, run=tmp_path, policy="record", on_alert=alerts.append)
+    guard = Guard(
+        model, one, run=tmp_path, policy="record", on_alert=alerts.append, digest_budget=None
+    )
     _GUARDS.append(guard)
     for _ in range(5):
         model(torch.randn(8, 4)).square().mean().backward()
@@ -209,7 +212,9 @@ def test_an_embedding_that_renormalises_itself_is_no_corruption(tmp_path: Path) 
     model = nn.Sequential(nn.Embedding(20, 4, max_norm=0.5), nn.Linear(4, 2))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     alerts: list[Alert] = []
-    guard = Guard(model, optimizer, run=tmp_path, policy="record", on_alert=alerts.append)
+    guard = Guard(
+        model, optimizer, run=tmp_path, policy="record", on_alert=alerts.append, digest_budget=None
+    )
     _GUARDS.append(guard)
     for _ in range(5):
         model(torch.randint(0, 20, (8,))).square().mean().backward()

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict, deque
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from sdc_guard.signals.shadow import ShadowPass
+from sdc_guard.signals.kept_values import _changed as copied_back
+from sdc_guard.signals.parameter_writes import ParameterWrites
+from sdc_guard.signals.restoration import ParameterWritten
+from sdc_guard.signals.shadow import ShadowPass, unwrapped
 
 
 class Stateful(nn.Module):
@@ -174,6 +179,14 @@ def test_the_training_goes_on_as_if_nothing_had_been() -> None:
     assert trained(shadow=True) == trained(shadow=False)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_a_scripted_module_keeps_its_mode() -> None:
+    model = nn.Sequential(torch.jit.script(nn.Dropout(0.5)), nn.Linear(4, 1))
+    losses = ShadowPass(torch.ones(2, 4), loss_fn)(model).losses
+    assert losses[0] == losses[1]
+    assert [module.training for module in model.modules()] == [True] * 3
+
+
 def test_a_class_that_merges_weights_in_eval_keeps_them_apart() -> None:
     class Merging(nn.Linear):
         def train(self, mode: bool = True) -> Merging:
@@ -199,17 +212,126 @@ def test_an_embedding_that_clips_its_rows_keeps_them(kind: type[nn.Module]) -> N
     assert not torch.equal(model.weight, weight)
 
 
-def test_a_forward_that_writes_to_a_parameter_is_told() -> None:
-    class Clamping(nn.Linear):
+class Clamping(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.weight.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
+class Momentum(nn.Module):
+    """A second encoder that follows the first, in the two ways that are in use."""
+
+    def __init__(self, assign: bool) -> None:
+        super().__init__()
+        self.assign = assign
+        self.encoder, self.key = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.key.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for one, two in zip(self.encoder.parameters(), self.key.parameters(), strict=True):
+            if self.assign:
+                two.data = two.data * 0.9 + one.data * 0.1
+            else:
+                two.data.mul_(0.9).add_(one.data, alpha=0.1)
+        return self.encoder(x) - self.key(x)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Clamping(4, 4), lambda: Momentum(True), lambda: Momentum(False)]
+)
+def test_a_parameter_that_the_forward_writes_to_is_put_back(make: Callable[[], nn.Module]) -> None:
+    model = nn.Sequential(make())
+    before = [(p.detach().clone(), p.data_ptr(), p._version) for p in model.parameters()]
+    shadow = ShadowPass(torch.ones(2, 4), loss_fn)
+    for _ in range(2):
+        losses = shadow(model).losses
+        assert losses[0] == losses[1]
+        for parameter, (value, address, version) in zip(model.parameters(), before, strict=True):
+            assert torch.equal(parameter, value)
+            assert (parameter.data_ptr(), parameter._version) == (address, version)
+
+
+def test_a_forward_that_begins_later_to_write_to_a_parameter_is_told_once() -> None:
+    class Late(nn.Linear):
+        begun = False
+
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            with torch.no_grad():
-                self.weight.clamp_(-0.1, 0.1)
+            if self.begun:
+                with torch.no_grad():
+                    self.weight.add_(1)
             return super().forward(x)
 
-    model = nn.Sequential(Clamping(4, 1))
-    with pytest.raises(RuntimeError, match=r"wrote to the parameter 0\.weight"):
-        ShadowPass(torch.ones(2, 4), loss_fn)(model)
+    model, shadow = nn.Sequential(Late(4, 1)), ShadowPass(torch.ones(2, 4), loss_fn)
+    shadow(model)
+    model[0].begun = True
+    with pytest.raises(ParameterWritten, match=r"wrote to the parameter 0\.weight"):
+        shadow(model)
     assert model.training
+    weight = model[0].weight.detach().clone()
+    shadow(model)
+    assert torch.equal(model[0].weight, weight)
+
+
+def test_a_graph_that_waits_for_its_backward_stays_valid() -> None:
+    class Scaled(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            self.register_buffer("scale", torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = super().forward(x) * self.scale  # kept by the graph
+            if not torch.is_grad_enabled():
+                self.scale.mul_(2)
+            return out
+
+    def gradient(shadow: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = Scaled()
+        loss = loss_fn(model, torch.ones(2, 4))
+        if shadow:
+            ShadowPass(torch.ones(2, 4), loss_fn)(model)
+        loss.backward()
+        assert model.weight.grad is not None
+        return model.weight.grad
+
+    assert torch.equal(gradient(shadow=True), gradient(shadow=False))
+
+
+def test_what_is_written_to_parameters_is_seen_by_memory() -> None:
+    flat = torch.arange(8.0)
+    model = nn.Module()
+    model.one, model.two = nn.Parameter(flat[:4]), nn.Parameter(flat[4:])
+    model.apart = nn.Parameter(torch.ones(2, 3))
+    cases: list[tuple[Callable[[], object], list[str]]] = [
+        (lambda: model.one.data.mul_(2), ["one"]),
+        (lambda: flat[4:6].zero_(), ["two"]),
+        (lambda: flat.zero_(), ["one", "two"]),
+        (lambda: torch._foreach_add_([model.apart.data, flat[:1]], 1.0), ["apart", "one"]),
+        (lambda: torch.add(model.one, 1, out=flat[4:]), ["two"]),
+        (lambda: model.apart.t()[1].copy_(torch.zeros(2)), ["apart"]),
+        (lambda: (model.one + 1).mul_(2), []),
+    ]
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for write, expected in cases:
+        with torch.no_grad(), ParameterWrites(model) as writes:
+            write()
+        assert writes.names == expected
+        for name, value in model.named_parameters():
+            assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize("wrap", ["ddp", "compiled", "compiled in parallel", "parallel compiled"])
+def test_wrappers_are_taken_off(wrap: str) -> None:
+    model = nn.Linear(4, 1)
+    compiled = partial(torch.compile, backend="eager")
+    wrapped = {
+        "ddp": lambda: nn.DataParallel(model),
+        "compiled": lambda: compiled(model),
+        "compiled in parallel": lambda: nn.DataParallel(compiled(model)),
+        "parallel compiled": lambda: compiled(nn.DataParallel(model)),
+    }[wrap]()
+    assert unwrapped(wrapped) is model
 
 
 def test_a_loss_function_may_take_its_batch_apart() -> None:
@@ -246,28 +368,110 @@ def test_a_model_with_an_attribute_named_module_is_evaluated_whole() -> None:
     shadow = ShadowPass(batch, noting)
     assert shadow(model).losses[0] == loss_fn(model, batch).item()
     shadow(nn.DataParallel(model))  # its wrapper is taken off
-    assert given == [model] * 4
+    assert given == [model] * 5  # one pass more at first, to learn what it writes to
 
 
 def test_one_thing_that_cannot_be_put_back_does_not_keep_the_others() -> None:
-    class Growing(nn.Module):
+    class Locking(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.register_buffer("grows", torch.ones(2))
+            self.array = np.zeros(2)
             self.calls = 0
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.calls += 1
-            self.grows.resize_(3)
+            self.array[0] = 1
+            self.array.setflags(write=False)
             return x * torch.rand(1)
 
-    model = Growing()
+    model = Locking()
     state = torch.get_rng_state()
-    with pytest.raises(RuntimeError, match="size"):
+    with pytest.raises(ValueError, match="read-only"):
         ShadowPass(torch.ones(2, 4), loss_fn)(model)
     assert model.calls == 0
     assert model.training
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_buffer_that_grows_is_put_back() -> None:
+    class Growing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("grows", torch.ones(2))
+            self.register_buffer("moves", torch.ones(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.grows.resize_(1000).zero_()
+            self.moves.data = torch.zeros(3)
+            return x
+
+    model = Growing()
+    grows, moves = model.grows, model.moves
+    ShadowPass(torch.ones(2, 4), loss_fn)(model)
+    for buffer, now in ((grows, model.grows), (moves, model.moves)):
+        assert now is buffer
+        assert torch.equal(now, torch.ones(2))
+
+
+def test_on_a_device_what_cannot_have_been_written_to_is_not_copied_back() -> None:
+    one = torch.zeros(2, device="meta")  # values of a device are not compared
+    assert copied_back(one, one, True)
+    assert not copied_back(one, one, False)
+    assert not copied_back(one[:1].expand(3), one, True)  # torch refuses to write to these
+    assert copied_back(one[:1].expand(1), one, True)
+
+
+def test_a_numpy_generator_of_another_kind_is_put_back() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + float(np.random.rand())
+
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(3))
+    try:
+        state = repr(np.random.get_state(legacy=False))
+        ShadowPass(torch.ones(2, 4), loss_fn)(Noisy())
+        assert repr(np.random.get_state(legacy=False)) == state
+    finally:
+        np.random.set_bit_generator(before)
+
+
+def test_hooks_run_and_what_they_change_at_modules_is_put_back() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    kept_in_closure: list[torch.Tensor] = []
+
+    def hook(module: nn.Module, inputs: object, output: torch.Tensor) -> torch.Tensor:
+        module.last = output
+        module.activations.append(output)
+        kept_in_closure.append(output)
+        return output + 1
+
+    model[0].activations = []
+    model[0].register_forward_hook(hook)
+    batch = torch.ones(2, 4)
+    losses = ShadowPass(batch, loss_fn)(model).losses
+    assert model[0].activations == []
+    assert not hasattr(model[0], "last")
+    assert len(kept_in_closure) == 3  # what is said not to be seen
+    assert losses[0] == loss_fn(model, batch).item()
+
+
+def test_the_autocast_region_around_it_stays_in_force_and_its_cache_is_not_used() -> None:
+    model = nn.Linear(4, 4)
+    batch = torch.linspace(-1, 1, 8).reshape(2, 4)
+
+    def autocast() -> torch.autocast:
+        return torch.autocast("cpu", dtype=torch.bfloat16)
+
+    with autocast():
+        model(batch)  # casts of the weights as they are now are cached until the region ends
+        with torch.no_grad():
+            model.weight.mul_(2)
+        losses = ShadowPass(batch, loss_fn)(model).losses
+        assert torch.is_autocast_cache_enabled()
+    with autocast():
+        assert losses[0] == loss_fn(model, batch).item()
+    assert losses[0] != loss_fn(model, batch).item()
 
 
 def test_the_losses_are_exact() -> None:
@@ -277,6 +481,19 @@ def test_the_losses_are_exact() -> None:
     assert losses.dtype == torch.float64
     assert not losses.requires_grad
     assert losses[0] == loss_fn(model, batch).item()
+
+
+def test_it_is_an_evaluation_without_gradients() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+    batch, modes = torch.randn(3, 4), set()
+
+    def noting(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        modes.add(torch.is_grad_enabled())
+        return loss_fn(model, batch)
+
+    losses = ShadowPass(batch, noting)(model).losses
+    assert modes == {False}
+    assert losses[0] == loss_fn(model.eval(), batch).item()
 
 
 def test_the_batch_is_pinned() -> None:

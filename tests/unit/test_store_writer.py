@@ -207,7 +207,7 @@ def test_only_the_table_in_trouble_waits(run: Path, writer: Writer, health: Heal
         {"step": 2, "attempt": 2**40},
         {"step": [1, 2], "loss": [0.5]},
         {"step": 1, "colour": "red"},
-        {"step": 1, "loss": object()},
+        pytest.param({"step": 1, "loss": object()}, id="an object"),
     ],
     ids=str,
 )

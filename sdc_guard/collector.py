@@ -1,0 +1,174 @@
+"""Gathering one step's evidence in the training process, without waiting for anything."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from .detect.carried import Key
+from .digest.reference import stack_rows
+from .evidence import AfterStep, BeforeStep, Gradients, HostCopy
+from .signals.batch import batch_digest, tensors_of
+from .signals.gradients import GradientCapture
+from .signals.optimizer_audit import OptimizerAudit
+from .signals.rotation import Rotation
+from .signals.scaling import LossScale
+from .signals.shadow import ShadowResult
+from .signals.state import CarriedState, PendingDigests, digest_state
+
+
+class Collector:
+    """What was observed since the last step, until a step makes evidence of it.
+
+    Args:
+        optimizers: of one guard.
+        scale: of the loss.
+        rotation: which digests of the state are taken.
+    """
+
+    capture: GradientCapture
+    state: CarriedState
+
+    def __init__(
+        self, optimizers: list[torch.optim.Optimizer], scale: LossScale, rotation: Rotation
+    ) -> None:
+        self._optimizers = optimizers
+        self._scale, self._rotation = scale, rotation
+        self._audits: list[OptimizerAudit] = []
+        self._clock: float | None = None
+        self._losses: list[torch.Tensor] = []
+        self._batches: list[HostCopy] = []
+        self._tokens = 0
+        self._carried: list[Key] = []
+        self._found: PendingDigests | None = None
+
+    @property
+    def digests_all(self) -> bool:
+        """Whether every tensor of the state is digested at every step."""
+        return self._rotation.whole
+
+    def watch(
+        self, capture: GradientCapture, state: CarriedState, audits: list[OptimizerAudit]
+    ) -> None:
+        """Set what is watched: once more when parameters were added or replaced.
+
+        Args:
+            capture: of the gradients.
+            state: whose digests are carried from step to step.
+            audits: of the optimizers' invariants.
+        """
+        self.capture, self.state, self._audits = capture, state, audits
+        self._carried = [key for key in self._carried if key in state.sizes()]
+
+    def observe(self, loss: Any, batch: Any) -> None:
+        """Take a loss, a scalar tensor or number, and a batch."""
+        self._losses.append(_scalar(loss))
+        digest = batch_digest(batch)
+        if digest is not None:
+            self._batches.append(HostCopy(digest))
+            self._tokens += next(tensors_of(batch)).numel()
+
+    def observe_closure(self, loss: Any) -> None:
+        """Take the loss that a closure returned, unless the script gave its own."""
+        if not self._losses and (isinstance(loss, float) or _is_scalar(loss)):
+            self._losses.append(_scalar(loss))
+
+    def find_state(self, step: int) -> None:
+        """Digest the state that the step before left, as it is found now."""
+        for audit in self._audits:
+            audit.before(step)
+        whole = self._rotation.whole
+        self._found = self._digest(self.state.tensors(None if whole else self._carried))
+
+    def before(self, step: int, *, skipped: bool = False, stepped: bool = False) -> BeforeStep:
+        """Evidence of a step, from what was measured and observed since the last one.
+
+        Args:
+            step: its number.
+            skipped: whether a scaler left it out.
+            stepped: whether optimizers have done it already.
+        """
+        if self._found is None:
+            self.find_state(step)
+        found, self._found = self._found, None
+        assert found is not None
+        now = time.time()
+        seconds, self._clock = None if self._clock is None else now - self._clock, now
+        if seconds is not None:
+            self._rotation.step_took(seconds)
+        losses, self._losses = self._losses, []
+        # sharded gradients that are not yet reduced fire no hook in their backward
+        accumulation = max(self.capture.backwards, len(losses), 1)
+        batches, self._batches = tuple(self._batches), []
+        tokens, self._tokens = self._tokens, 0
+        scale = self._scale.value()
+        found_inf = None if skipped else self._scale.found_inf(self._optimizers)
+        return BeforeStep(
+            step=step,
+            time=now,
+            step_seconds=seconds,
+            lr=_learning_rate(self._optimizers[0]),
+            gradients=tuple(
+                Gradients(measured.rows, HostCopy(measured.sums), measured.reduced)
+                for measured in self.capture.take(stepped=stepped)
+            ),
+            losses=HostCopy(stack_rows(losses)) if losses else None,
+            accumulation=accumulation,
+            batches=batches,
+            tokens=tokens or None,
+            digests=found,
+            digest_rows=HostCopy(found.rows),
+            scale=None if scale is None else HostCopy(scale),
+            found_inf=None if found_inf is None else HostCopy(found_inf),
+            skipped=skipped,
+        )
+
+    def after(self, step: int, shadow: ShadowResult | None) -> AfterStep:
+        """Evidence of what a step left behind."""
+        sizes = self.state.sizes()
+        self._carried = self._rotation.choose(list(sizes), sizes)
+        digests = self._digest(self.state.tensors(self._carried))
+        losses = None if shadow is None else HostCopy(shadow.losses)
+        audits = tuple(
+            (pending, HostCopy(pending.rows))
+            for audit in self._audits
+            if (pending := audit.after(step)) is not None
+        )
+        return AfterStep(step, digests, HostCopy(digests.rows), shadow, losses, audits)
+
+    def notes(self) -> list[str]:
+        """What the optimizers' invariants do not cover, each once."""
+        return [note for audit in self._audits for note in audit.take_notes()]
+
+    def missing_from(self, held: set[Key]) -> PendingDigests:
+        """Digests of the state that is not in `held`."""
+        rest = {key: tensor for key, tensor in self.state.tensors().items() if key not in held}
+        return digest_state(rest, self.state.offsets)
+
+    def _digest(self, tensors: dict[Key, torch.Tensor]) -> PendingDigests:
+        started = time.perf_counter()
+        digests = digest_state(tensors, self.state.offsets)
+        if tensors and digests.rows.device.type == "cpu":
+            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+            self._rotation.digested(len(tensors), size, time.perf_counter() - started)
+        return digests
+
+
+def _scalar(loss: Any) -> torch.Tensor:
+    # a copy: the script may change its own tensor in place
+    if isinstance(loss, torch.Tensor):
+        return loss.detach().to(torch.float64, copy=True).reshape(())
+    return torch.tensor(float(loss), dtype=torch.float64)
+
+
+def _is_scalar(loss: Any) -> bool:
+    return isinstance(loss, torch.Tensor) and loss.numel() == 1
+
+
+def _learning_rate(optimizer: torch.optim.Optimizer) -> float | None:
+    lr = optimizer.param_groups[0].get("lr")
+    if isinstance(lr, torch.Tensor):
+        return float(lr) if lr.device.type == "cpu" and lr.numel() == 1 else None
+    return float(lr) if isinstance(lr, (int, float)) else None

@@ -1,0 +1,53 @@
+"""Functions over raw host memory, compiled by numba when they are first called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba as nb
+import torch
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+
+@intrinsic  # type: ignore[untyped-decorator] # numba has no types
+def _as_pointer(context: Any, address: Any) -> Any:
+    del context
+
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), generate
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where a tensor's elements begin.
+
+    Raises:
+        ValueError: it only stands for other tensors (a distributed one does), which have them.
+    """
+    found = tensor.data_ptr()
+    if not found and tensor.numel():
+        raise ValueError(f"a {type(tensor).__name__} has no memory of its own to read")
+    return found
+
+
+# in a compiled function: an address as a pointer. Its caller gives no context: numba does
+pointer: Any = _as_pointer
+
+
+def compiled(**options: Any) -> Callable[[Any], Any]:
+    """Compile a function without Python's lock, and keep the machine code for the next process.
+
+    Args:
+        **options: of numba.njit.
+    """
+
+    def compile_it(function: Any) -> Any:
+        try:
+            return nb.njit(cache=True, nogil=True, **options)(function)
+        except RuntimeError:  # neither the package's folder nor the user's cache can be written
+            return nb.njit(nogil=True, **options)(function)
+
+    return compile_it

@@ -1,0 +1,121 @@
+"""The rows of the table `layers`: whose gradients were measured where, and what they amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .evidence import BeforeStep
+from .signals.measures import measures
+from .signals.placement import Placement
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """Measures of one kind.
+
+    Attributes:
+        rows: places in the list of layers.
+        measures: float64 (len(rows), 5), see `signals.measures`.
+        scope: one for all, or one a row.
+        copies: ranks that hold the same elements, one for all or one a row.
+        reduced: whether they were measured after a reduction over ranks.
+    """
+
+    rows: NDArray[np.intp]
+    measures: NDArray[np.float64]
+    scope: str | list[str]
+    copies: int | NDArray[np.int32]
+    reduced: bool
+
+    @property
+    def total_norm(self) -> float:
+        """Norm of all these gradients together."""
+        return float(np.sqrt(np.square(self.measures[:, 0]).sum()))
+
+
+class Held:
+    """What this rank holds of each tensor.
+
+    Args:
+        placements: of the gradients, in the order of the layers. Read at each step: that of a
+            distributed gradient is known when the first one is there.
+    """
+
+    def __init__(self, placements: Sequence[Placement]) -> None:
+        self._plain = all(place.scope == "local" for place in placements)
+        self._placements = placements
+
+    def own(self, rows: NDArray[np.intp], values: NDArray[np.float64]) -> LayerRows:
+        """Measures of this rank's own gradients as rows."""
+        if self._plain:
+            return LayerRows(rows, values, "local", 1, False)
+        places = [self._placements[row] for row in rows]
+        copies = np.array([place.copies for place in places], dtype=np.int32)
+        return LayerRows(rows, values, [place.scope for place in places], copies, False)
+
+
+def layer_rows(
+    evidence: BeforeStep,
+    numel: NDArray[np.int64],
+    held: Held,
+    *,
+    replicas: int,
+    reduces: bool,
+) -> list[LayerRows]:
+    """The measures of a step, this rank's own before the reduced ones.
+
+    Args:
+        evidence: its copies are read.
+        numel: elements of each whole tensor.
+        held: of each gradient, what this rank holds.
+        replicas: ranks among which plain gradients are reduced.
+        reduces: whether they are known to be. If not, gradients that no reduction changed in a
+            single bit are taken for what they look like: this rank's own alone.
+    """
+    scale = 1.0 if evidence.scale is None else float(evidence.scale.get())
+    found = []
+    for gradients in evidence.gradients:
+        rows = np.asarray(gradients.rows, dtype=np.intp)
+        values = measures(gradients.sums.get().numpy(), numel[rows], scale)
+        if gradients.reduced:
+            found.append(LayerRows(rows, values, "reduced", replicas, True))
+        else:
+            found.append(held.own(rows, values))
+    if len(found) > 1 and not reduces and _unchanged(found):
+        return [part for part in found if not part.reduced]
+    return found
+
+
+def _unchanged(found: list[LayerRows]) -> bool:
+    own = {row: values for part in found if not part.reduced for row, values in _each(part)}
+    return all(
+        row in own and np.array_equal(own[row], values, equal_nan=True)
+        for part in found
+        if part.reduced
+        for row, values in _each(part)
+    )
+
+
+def _each(part: LayerRows) -> Any:
+    return zip(part.rows, part.measures, strict=True)
+
+
+def judged(found: list[LayerRows], layers: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """What the detectors look at: this rank's own measures before reduced ones.
+
+    A reduction spreads one rank's NaN to all of them; a rank's own gradient tells whose it is.
+
+    Returns:
+        norms, float64 (layers,), NaN for a layer without a gradient; and non-finite elements.
+    """
+    norms = np.full(layers, np.nan)
+    nonfinite = np.zeros(layers, dtype=np.int64)
+    for part in reversed(found):
+        norms[part.rows] = part.measures[:, 0]
+        nonfinite[part.rows] = part.measures[:, 3].astype(np.int64)
+    return norms, nonfinite

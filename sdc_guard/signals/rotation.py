@@ -1,0 +1,75 @@
+"""Which tensors are digested between two steps, on a budget of the step's time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_GUESSED_SPEED: Final = 0.5e9  # bytes a second, until a digest was timed
+_A_TENSOR: Final = 8192  # bytes that could be read in the time that each tensor costs besides
+_WEIGHT: Final = 0.1  # of the newest observation in the averages
+
+
+class Rotation:
+    """Chooses the tensors whose digests are taken after a step and again before the next one.
+
+    Args:
+        budget: percent of a step's time that digests may take on average, or None for every
+            tensor at every step.
+
+    A tensor that costs more than one step's budget is taken when enough has been saved up.
+    """
+
+    def __init__(self, budget: float | None) -> None:
+        self._budget = budget
+        self._speed = _GUESSED_SPEED
+        self._step_seconds: float | None = None
+        self._credit = 0.0
+        self._next = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether every tensor is taken at every step."""
+        return self._budget is None
+
+    def step_took(self, seconds: float) -> None:
+        """Learn the time from one step to the next, in seconds."""
+        known = self._step_seconds
+        # a pause (evaluation, a checkpoint) is no measure of what a step may cost
+        self._step_seconds = (
+            seconds if known is None else known + _WEIGHT * (min(seconds, 2 * known) - known)
+        )
+
+    def digested(self, tensors: int, size: int, seconds: float) -> None:
+        """Learn the speed of digests: `tensors` of `size` bytes together took `seconds`."""
+        size += tensors * _A_TENSOR
+        if tensors and seconds > 0:
+            self._speed += _WEIGHT * (size / seconds - self._speed)
+
+    def choose(
+        self, keys: Sequence[tuple[str, int]], sizes: Mapping[tuple[str, int], int]
+    ) -> list[tuple[str, int]]:
+        """The next tensors in turn.
+
+        Args:
+            keys: all tensors.
+            sizes: their sizes in bytes.
+        """
+        if self._budget is None:
+            return list(keys)
+        if self._step_seconds is None or not keys:
+            return []
+        # each is read twice: after this step and before the next
+        allowance = self._budget / 100 * self._step_seconds * self._speed / 2
+        whole = sum(sizes.values()) + len(sizes) * _A_TENSOR
+        self._credit = min(self._credit + allowance, max(whole, allowance))
+        chosen: list[tuple[str, int]] = []
+        for _ in keys:
+            key = keys[self._next % len(keys)]
+            cost = sizes[key] + _A_TENSOR
+            if cost > self._credit:
+                break
+            self._credit -= cost
+            self._next += 1
+            chosen.append(key)
+        return chosen

@@ -1,0 +1,479 @@
+"""The guard in set-ups of several processes, against values computed beside it in float64."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed_launch import PATIENCE, ROOT, Outcome, launch
+from distributed_reading import recorded
+
+from sdc_guard.archive.manifest import Manifest
+from sdc_guard.store.run_file import RunFile
+
+DDP = (
+    "ddp_default",
+    "ddp_bucket_view",
+    "ddp_static_graph",
+    "ddp_find_unused",
+    "ddp_inner_module",
+    "ddp_no_sync",
+    "ddp_compiled",
+)
+FSDP2 = ("fsdp2_uneven", "fsdp2_accumulation", "fsdp2_compiled")
+FSDP1 = ("fsdp1_flat", "fsdp1_named")
+SCALED = ("ddp_scaler_overflow_on_one_rank", "fsdp2_scaler_overflow_on_one_rank")
+TROUBLES = (
+    "ddp_nan_on_one_rank",
+    "guard_on_rank_0_only",
+    "broken_hook_on_rank_1",
+    "ddp_checkpoint_by_rank_0",
+    "fsdp2_checkpoint",
+    "resumed",
+    "skipped_together",
+    "halted_together",
+    "damaged_run_file",
+    "unequal_policies",
+    "bit_flipped_in_a_shard",
+    "no_guard_on_rank_0",
+    "death_of_rank_1",  # the last one
+)
+MESHES = ("tensor_parallel", "sequence_parallel", "pipeline")
+FOUR = ("hsdp", "fsdp2_on_tensor_parallel", "ddp_in_pairs")
+NET = {"first.weight", "first.bias", "second.weight", "second.bias"}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """All scenarios of two processes."""
+    scenarios = (*DDP, *FSDP2, *FSDP1, *SCALED, *MESHES, *TROUBLES)
+    return launch(tmp_path_factory.mktemp("two"), 2, scenarios)
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """All scenarios of four processes."""
+    return launch(tmp_path_factory.mktemp("four"), 4, FOUR)
+
+
+def near(expected: Any) -> Any:
+    return pytest.approx(expected, rel=1e-6, abs=1e-30, nan_ok=True)
+
+
+def same(found: dict[Any, list[float]], expected: dict[Any, list[float]]) -> None:
+    """The same gradients, and the same measures of each."""
+    assert sorted(found) == sorted(expected)
+    for key, measures in expected.items():
+        assert found[key] == near(measures), key
+
+
+def expected(told: Any, kind: str) -> dict[Any, list[float]]:
+    return {(step, name): v for (of, step, name), v in told["expected"].items() if of == kind}
+
+
+def sound(outcome: Outcome, scenario: str) -> None:
+    """Training was that without a guard on every rank, and the guard had no trouble."""
+    for rank in range(outcome.world):
+        told = outcome.told(scenario, rank)
+        assert told["differences"] == [], rank
+        assert told["health"] == (0, ""), rank
+
+
+@pytest.mark.parametrize("scenario", DDP)
+def test_setups_ddp_records_each_ranks_own_and_the_reduced_gradients(
+    two: Outcome, scenario: str
+) -> None:
+    found = recorded(two.run(scenario))
+    sound(two, scenario)
+    for rank in range(2):
+        told = two.told(scenario, rank)
+        same(found.of_rank(rank, "local"), expected(told, "own"))
+        same(found.of_rank(rank, "reduced"), expected(told, "mean"))
+        same(found.of_rank(rank, "reduced"), expected(told, "present"))
+    # a layer that no rank uses is absent, and wrappers are not in the names
+    assert found.copies("local") == {name: {1} for name in NET}
+    assert found.copies("reduced") == {name: {2} for name in NET}
+    parts = 2 if scenario == "ddp_no_sync" else 1
+    assert found.steps == {(r, s): (parts, False, None) for r in range(2) for s in range(3)}
+    assert found.alerts == []
+    assert {kind for _, _, kind, _ in found.events} == {"start", "end"}
+
+
+def test_setups_ddp_tells_the_rank_that_made_a_nan_from_those_that_received_it(
+    two: Outcome,
+) -> None:
+    scenario = "ddp_nan_on_one_rank"
+    sound(two, scenario)
+    found = recorded(two.run(scenario))
+    nonfinite = {key: row.measures[3] for key, row in found.layers.items() if key[2] == 2}
+    assert {key[:2] for key, count in nonfinite.items() if count} == {
+        (1, "local"),
+        (0, "reduced"),
+        (1, "reduced"),
+    }
+    assert {key[3] for key, count in nonfinite.items() if count} == NET
+    assert {(rank, step) for rank, step, _, _ in found.alerts} == {(1, 2)}
+    assert {name for _, _, kind, name in found.alerts if kind == "nonfinite_gradient"} == NET
+
+
+@pytest.mark.parametrize("scenario", SCALED)
+def test_setups_a_step_that_all_scalers_skip_is_one_step_on_every_rank(
+    two: Outcome, scenario: str
+) -> None:
+    sound(two, scenario)
+    found = recorded(two.run(scenario))
+    scales = {0: 1024.0, 1: 1024.0, 2: 512.0, 3: 512.0}
+    assert found.steps == {
+        (rank, step): (1, step == 1, scale) for rank in range(2) for step, scale in scales.items()
+    }
+    of_one_rank, of_all = ("local", "reduced") if scenario[:3] == "ddp" else ("", "sharded")
+    for rank in range(2):
+        told = two.told(scenario, rank)
+        same(finite(found.of_rank(rank, of_all)), finite(expected(told, "present")))
+        if of_one_rank:
+            same(finite(found.of_rank(rank, of_one_rank)), finite(expected(told, "own")))
+    # the scale's own work is no alert; the script's infinite loss is
+    assert found.alerts == [(1, 1, "nonfinite_loss", None)]
+
+
+def finite(gradients: dict[Any, list[float]]) -> dict[Any, list[float]]:
+    return {key: measures for key, measures in gradients.items() if not measures[3]}
+
+
+@pytest.mark.parametrize("scenario", FSDP2)
+def test_setups_fsdp2_records_shards_that_add_up_to_the_gradient(
+    two: Outcome, scenario: str
+) -> None:
+    sound(two, scenario)
+    found = recorded(two.run(scenario))
+    for rank in range(2):
+        same(found.of_rank(rank, "sharded"), expected(two.told(scenario, rank), "present"))
+    told = two.told(scenario, 0)
+    mean = expected(told, "mean")
+    assert found.combined("sharded") == near(told["whole"])
+    assert found.combined("sharded") == near({key: values[0] for key, values in mean.items()})
+    assert found.copies("sharded") == {name: {1} for name in NET | {"last.weight"}}
+    # one row on two ranks: the second rank's shard is empty, and that is no vanished gradient
+    empty = {step: v for (step, name), v in found.of_rank(1, "sharded").items() if name[0] == "l"}
+    assert empty == {step: [0.0, 0.0, 0.0, 0.0, 0.0] for step in range(3)}
+    assert found.alerts == []
+    parts = 2 if scenario == "fsdp2_accumulation" else 1
+    assert {accumulation for accumulation, _, _ in found.steps.values()} == {parts}
+
+
+def test_setups_fsdp2_digests_of_shards_add_up_to_the_digest_of_the_tensor(two: Outcome) -> None:
+    told = two.told("fsdp2_uneven", 0)
+    assert len(told["digests"]) == 3 * 3 * len(NET | {"last.weight"})
+    assert recorded(two.run("fsdp2_uneven")).sum_of_digests(range(2)) == told["digests"]
+
+
+def test_setups_fsdp2_a_bit_that_flips_in_a_shard_is_told_by_its_rank(two: Outcome) -> None:
+    found = recorded(two.run("bit_flipped_in_a_shard"))
+    assert [alert for alert in found.alerts if alert[1] == 1] == [
+        (1, 1, "carried_digest", "first.weight")
+    ]
+
+
+def test_setups_hsdp_counts_replicas_of_a_shard_once(four: Outcome) -> None:
+    scenario = "hsdp"
+    sound(four, scenario)
+    found = recorded(four.run(scenario))
+    told = four.told(scenario, 0)
+    for rank in range(4):
+        same(found.of_rank(rank, "sharded"), expected(four.told(scenario, rank), "present"))
+    assert found.copies("sharded") == {name: {2} for name in NET | {"last.weight"}}
+    assert found.combined("sharded") == near(told["whole"])
+    assert found.combined("sharded") == near(norms(expected(told, "mean")))
+    for replica in (range(2), range(2, 4)):
+        assert found.sum_of_digests(replica) == told["digests"]
+    assert found.alerts == []
+
+
+def norms(gradients: dict[Any, list[float]]) -> dict[Any, float]:
+    return {key: measures[0] for key, measures in gradients.items()}
+
+
+def test_setups_tensor_parallel_counts_what_every_rank_holds_once(two: Outcome) -> None:
+    scenario = "tensor_parallel"
+    sound(two, scenario)
+    found = recorded(two.run(scenario))
+    distributed = ("sharded", "replicated")
+    for rank in range(2):
+        told = two.told(scenario, rank)
+        recorded_here = {
+            key: measures
+            for scope in (*distributed, "local")
+            for key, measures in found.of_rank(rank, scope).items()
+        }
+        same(recorded_here, expected(told, "present"))
+        # the plan leaves the norm alone: each rank has its own, and all are the same
+        plain = found.of_rank(rank, "local")
+        assert {name for _, name in plain} == {"norm.weight", "norm.bias"}
+        mean = expected(told, "mean")
+        assert norms(plain) | found.combined(*distributed) == near(norms(mean))
+    split = ("up.weight", "up.bias", "down.weight")
+    assert found.copies("sharded") == {name: {1} for name in split}
+    assert found.copies("replicated") == {"down.bias": {2}}
+    assert found.alerts == []
+
+
+@pytest.mark.parametrize("scenario", ["tensor_parallel", "fsdp2_on_tensor_parallel"])
+def test_setups_tensor_parallel_digests_of_shards_add_up_to_the_digest_of_the_tensor(
+    two: Outcome, four: Outcome, scenario: str
+) -> None:
+    outcome = two if scenario == "tensor_parallel" else four
+    found = recorded(outcome.run(scenario))
+    told = outcome.told(scenario, 0)["digests"]
+    split = {"up.weight", "up.bias", "down.weight"}
+    everywhere = found.sum_of_digests(range(outcome.world))
+    one_copy = found.sum_of_digests(range(0, outcome.world, 2))  # of the first tensor rank
+    assert told == {
+        key: (everywhere if key[2] in split else one_copy).get(key, "missing") for key in told
+    }
+    assert "not carried" not in {kind for _, _, kind, _ in found.events}
+
+
+def test_setups_sequence_parallel_says_that_terms_of_a_sum_are_terms(two: Outcome) -> None:
+    scenario = "sequence_parallel"
+    sound(two, scenario)
+    found = recorded(two.run(scenario))
+    for rank in range(2):
+        told = two.told(scenario, rank)
+        terms = found.of_rank(rank, "partial")
+        assert {name for _, name in terms} == {"norm.weight", "norm.bias"}
+        present = expected(told, "present")
+        same(terms, {key: measures for key, measures in present.items() if key in terms})
+    mean = norms(expected(two.told(scenario, 0), "mean"))
+    others = {key: value for key, value in mean.items() if key[1][:4] != "norm"}
+    assert found.combined("sharded", "replicated") == near(others)
+
+
+def test_setups_fsdp2_on_tensor_parallel_counts_copies_on_both_meshes(four: Outcome) -> None:
+    scenario = "fsdp2_on_tensor_parallel"
+    sound(four, scenario)
+    found = recorded(four.run(scenario))
+    for rank in range(4):
+        same(found.of_rank(rank, "sharded"), expected(four.told(scenario, rank), "present"))
+    # tensor parallelism splits the matrices, and fully_shard alone the rest
+    assert found.copies("sharded") == {
+        "up.weight": {1}, "up.bias": {1}, "down.weight": {1},
+        "down.bias": {2}, "norm.weight": {2}, "norm.bias": {2},
+    }  # fmt: skip
+    mean = expected(four.told(scenario, 0), "mean")
+    assert found.combined("sharded") == near(norms(mean))
+
+
+def test_setups_ddp_of_a_group_has_as_many_copies_as_the_group_has_ranks(four: Outcome) -> None:
+    scenario = "ddp_in_pairs"
+    sound(four, scenario)
+    found = recorded(four.run(scenario))
+    for rank in range(4):
+        told = four.told(scenario, rank)
+        same(found.of_rank(rank, "local"), expected(told, "own"))
+        same(found.of_rank(rank, "reduced"), expected(told, "mean"))
+    assert set().union(*found.copies("reduced").values()) == {2}
+
+
+@pytest.mark.parametrize("scenario", FSDP1)
+def test_setups_fsdp1_is_told_and_read_at_the_step(two: Outcome, scenario: str) -> None:
+    sound(two, scenario)
+    found = recorded(two.run(scenario))
+    for rank in range(2):
+        told = [line for of, _, kind, line in found.events if (of, kind) == (rank, "capture")]
+        assert len(told) == 1
+        assert "FSDP1" in told[0]
+        assert two.printed(rank).count(told[0]) == len(FSDP1)  # logged once by each guard
+        same(found.of_rank(rank, "sharded"), expected(two.told(scenario, rank), "present"))
+    mean = expected(two.told(scenario, 0), "mean")
+    for step in range(3):
+        total = sum(v**2 for (of, _), v in norms(mean).items() if of == step)
+        parts = sum(v**2 for (of, _), v in found.combined("sharded").items() if of == step)
+        assert parts == near(total)
+    names = {"_flat_param"} if scenario == "fsdp1_flat" else NET | {"last.weight"}
+    assert {name for _, name in found.combined("sharded")} == names
+    run = RunFile.read(two.run(scenario))
+    assert sum(layer.numel for layer in run.layers) == 6 * 5 + 5 + 5 * 3 + 3 + 3
+    assert found.alerts == []
+
+
+def test_setups_pipeline_is_told_and_read_after_the_schedule_has_rescaled(two: Outcome) -> None:
+    scenario = "pipeline"
+    sound(two, scenario)
+    found = recorded(two.run(scenario))
+    names = {layer.name for layer in RunFile.read(two.run(scenario)).layers}
+    assert names == {f"stage{stage}.0.{kind}" for stage in range(2) for kind in ("weight", "bias")}
+    for rank in range(2):
+        told = two.told(scenario, rank)
+        own = found.of_rank(rank, "local")
+        renamed = {(step, name[len("stage0.") :]): v for (step, name), v in own.items()}
+        same(renamed, expected(told, "present"))
+        assert {name[: len("stage0")] for _, name in own} == {f"stage{rank}"}
+        of_the_whole = {(step, name[len("stage") :]): v for (step, name), v in own.items()}
+        mean = expected(told, "mean")
+        assert norms(of_the_whole) == near({key: mean[key][0] for key in of_the_whole})
+        (line,) = [text for of, _, kind, text in found.events if (of, kind) == (rank, "capture")]
+        assert "microbatches" in line
+        assert line in two.printed(rank)
+    assert {accumulation for accumulation, _, _ in found.steps.values()} == {4}
+
+
+def test_setups_a_guard_on_rank_0_alone_records_rank_0_alone(two: Outcome) -> None:
+    scenario = "guard_on_rank_0_only"
+    assert [two.told(scenario, rank)["differences"] for rank in range(2)] == [[], []]
+    found = recorded(two.run(scenario))
+    same(found.of_rank(0, "local"), expected(two.told(scenario, 0), "own"))
+    same(found.of_rank(0, "reduced"), expected(two.told(scenario, 0), "mean"))
+    assert {rank for rank, _ in found.steps} == {0}
+
+
+def test_setups_trouble_in_one_ranks_hooks_stays_there(two: Outcome) -> None:
+    scenario = "broken_hook_on_rank_1"
+    assert [two.told(scenario, rank)["differences"] for rank in range(2)] == [[], []]
+    assert two.told(scenario, 0)["health"] == (0, "")
+    errors, last = two.told(scenario, 1)["health"]
+    assert errors > 0
+    assert "MemoryError: out of memory" in last
+    found = recorded(two.run(scenario))
+    same(found.of_rank(0, "reduced"), expected(two.told(scenario, 0), "mean"))
+    assert {key: found.steps[key][0] for key in found.steps} == {
+        (rank, step): 1 for rank in range(2) for step in range(3)
+    }
+
+
+def test_setups_ddp_a_checkpoint_by_one_rank_is_clean(two: Outcome) -> None:
+    scenario = "ddp_checkpoint_by_rank_0"
+    sound(two, scenario)
+    folder = two.told(scenario, 0)["last"]
+    assert Manifest.read(folder).status == "clean"
+    assert list(folder.parent.glob("step=*")) == [folder]
+
+
+def test_setups_fsdp2_a_checkpoint_of_shards_is_not_called_clean(two: Outcome) -> None:
+    scenario = "fsdp2_checkpoint"
+    sound(two, scenario)
+    folders = [two.told(scenario, rank)["last"] for rank in range(2)]
+    assert len(set(folders)) == 2
+    for folder in folders:
+        manifest = Manifest.read(folder)
+        assert manifest.status == "suspect"
+        assert "5 tensors are one rank's shards and not proven" in manifest.reasons[0]
+
+
+def test_setups_all_ranks_agree_on_the_number_of_a_start(two: Outcome) -> None:
+    run = two.run("resumed")
+    assert [(a.attempt, a.first_step) for a in RunFile.read(run).attempts] == [(1, 0), (2, 3)]
+    found = recorded(run)
+    assert sorted(found.steps) == [(rank, step) for rank in range(2) for step in range(5)]
+    for rank in range(2):
+        starts = [(step, kind) for of, step, kind, _ in found.events if of == rank]
+        assert starts == [(0, "start"), (3, "restart"), (5, "end")]
+
+
+def test_setups_a_step_is_skipped_on_all_ranks_or_on_none(two: Outcome) -> None:
+    scenario = "skipped_together"
+    mine, other = (two.told(scenario, rank) for rank in range(2))
+    assert mine["bits"] == other["bits"]
+    assert mine["health"] == other["health"] == (0, "")
+    found = recorded(two.run(scenario))
+    assert {key for key, (_, skipped, _) in found.steps.items() if skipped} == {(0, 1), (1, 1)}
+    assert [event for event in found.events if event[2] == "skip"] == [
+        (0, 1, "skip", "rank 1 has an alert")
+    ]
+    assert sorted(found.steps) == [(rank, step) for rank in range(2) for step in range(3)]
+    # the step after it has finite gradients: nothing of the skipped one was applied
+    after = [row.measures for key, row in found.layers.items() if key[2] == 2]
+    assert after
+    assert all(measures[3] == 0 for measures in after)
+
+
+def test_setups_all_ranks_halt_at_the_same_step(two: Outcome) -> None:
+    said = [two.told("halted_together", rank)["said"] for rank in range(2)]
+    assert said[0].startswith("rank 1 has an alert")
+    assert said[1].startswith("step 1: nonfinite_")
+    assert sorted(recorded(two.run("halted_together")).steps) == [
+        (rank, step) for rank in range(2) for step in range(2)
+    ]
+
+
+def test_setups_what_rank_0_cannot_start_no_rank_waits_for(two: Outcome) -> None:
+    told = [two.told("damaged_run_file", rank) for rank in range(2)]
+    assert [one["kind"] for one in told] == ["RunFormatError", "UsageError"]
+    assert told[0]["said"].startswith("run.json cannot be read")
+    assert told[1]["said"].startswith("rank 0 could not start the run: run.json cannot be read")
+
+
+def test_setups_policies_that_differ_are_refused(two: Outcome) -> None:
+    told = [two.told("unequal_policies", rank)["said"] for rank in range(2)]
+    assert told[0].startswith("the ranks have different policies: halt, warn")
+    assert told[1] == "nothing"
+
+
+def test_setups_a_rank_that_waits_for_rank_0_in_vain_says_so(two: Outcome) -> None:
+    said = two.told("no_guard_on_rank_0", 1)["said"]
+    assert said.startswith("rank 1 waited in vain for rank 0 to start the run")
+    assert said.endswith("(make the Guard on rank 0 too, with the same folder)")
+
+
+def test_setups_the_death_of_a_rank_leaves_the_others_evidence(two: Outcome) -> None:
+    told = two.told("death_of_rank_1", 0)
+    assert told["said"] != "nothing"
+    assert two.codes[1] == 9
+    found = recorded(two.run("death_of_rank_1"))
+    assert (0, 0) in found.steps
+
+
+SCRIPT = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from sdc_guard import Guard
+
+torch.distributed.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with Guard(model, optimizer, run="run") as guard:
+    for step in range(2):
+        batch = torch.full((3, 4), 1.0 + torch.distributed.get_rank())
+        loss = model(batch).sum()
+        loss.backward()
+        guard.observe(loss, batch)
+        optimizer.step()
+        optimizer.zero_grad()
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_setups_torchrun_each_rank_writes_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launcher, "train.py"],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run"
+    tables = [path for path in (run / "trace").iterdir() if not path.name.startswith(".")]
+    assert {"steps", "layers", "digests", "events"} <= {path.name for path in tables}
+    for table in tables:
+        assert sorted(path.name for path in table.iterdir()) == ["rank=00000", "rank=00001"]
+    content = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    assert content["world_size"] == 2
+    assert [layer["name"] for layer in content["layers"]] == ["weight", "bias"]
+    assert [attempt["attempt"] for attempt in content["attempts"]] == [1]
+    # each element of the weight gathers three rows of the batch, twice that on rank 1
+    found = recorded(run)
+    for rank in range(2):
+        own, both = 3.0 * (1 + rank), 3.0 * 1.5
+        assert found.of_rank(rank, "local")[1, "weight"][:3] == near([own * 8**0.5, own, own])
+        assert found.of_rank(rank, "reduced")[1, "weight"][:3] == near([both * 8**0.5, both, both])
