@@ -6,6 +6,7 @@ trace/<table>/rank=00000/seal-<a>-<b>.duckdb    segments a..b folded into one fi
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +38,6 @@ class Listing:
             for (first, last), path in sorted(self.seals.items())
             if not any(a <= first and last <= b and (a, b) != (first, last) for a, b in self.seals)
         ]
-
-    def next_number(self) -> int:
-        """One after the last segment number ever used here, sealed ones included."""
-        used = [*self.segments, *(last for _, last in self.seals)]
-        return max(used, default=-1) + 1
 
 
 def rank_folder(run: Path, table: str, rank: int) -> Path:
@@ -77,6 +73,17 @@ def listing(folder: Path) -> Listing:
         {key[0]: path for key, path in segments.items()},
         {(key[0], key[1]): path for key, path in seals.items()},
     )
+
+
+def next_number(folder: Path) -> int:
+    """One after the last segment number ever used in a folder, sealed ones included."""
+    newest = -1
+    for pattern in (_SEGMENT, _SEAL):  # in this order, as in `listing`
+        for name in os.listdir(folder):  # noqa: PTH208 - because names alone are far cheaper than paths
+            match = pattern.fullmatch(name)
+            if match:
+                newest = max(newest, int(match.groups()[-1]))
+    return newest + 1
 
 
 def quoted(path: Path) -> str:

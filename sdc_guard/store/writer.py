@@ -22,7 +22,7 @@ from .health import Health
 from .rows import Rows, batch, count_of
 from .schema import TABLES
 from .segment_file import encode
-from .segments import listing, rank_folder, segment_path
+from .segments import next_number, rank_folder, segment_path
 
 __all__ = ["Health", "Writer"]
 
@@ -207,7 +207,7 @@ class Writer:
             raise FileNotFoundError(f"the run's folder {self._run} is gone")
         folder.mkdir(parents=True, exist_ok=True)
         content = encode(pa.Table.from_batches(waiting, TABLES[table]))
-        number = listing(folder).next_number()
+        number = next_number(folder)
 
         def write(path: Path) -> None:
             path.write_bytes(content)

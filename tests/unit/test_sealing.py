@@ -18,7 +18,7 @@ from sdc_guard import RunReader
 from sdc_guard.store import sealing
 from sdc_guard.store.run_file import Attempt, RunFile
 from sdc_guard.store.sealing import GRACE_SECONDS, seal_run
-from sdc_guard.store.segments import listing, rank_folder, segment_path
+from sdc_guard.store.segments import next_number, rank_folder, segment_path
 from sdc_guard.store.writer import Health, Writer
 
 
@@ -177,7 +177,7 @@ def test_a_damaged_segment_stays_out_of_the_seals(empty_run: Path) -> None:
             0, 1, 2, 4, 5, 6, 7,
         ]  # fmt: skip
         assert list(reader.damaged) == [bad]
-    assert listing(bad.parent).next_number() == 8
+    assert next_number(bad.parent) == 8
 
 
 def test_a_segment_that_a_listing_missed_is_not_sealed_over(empty_run: Path) -> None:
