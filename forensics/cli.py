@@ -106,7 +106,9 @@ def run_command(
     then be any folder of checkpoints.
 
     `exact` in the JSON output says that the first corrupt checkpoint is known, with none
-    missing or untestable before it. `verify` names the step.
+    missing or untestable before it; `watched`, of a judge by the trace, is the share of the
+    state's transitions from step to step that were compared. Below 1 "clean" means as far as
+    recorded. `verify` names the step.
     """
     from .index import index
     from .journal import Session
@@ -149,6 +151,10 @@ def verify_command(
     step to run, {run} a folder for what the replay writes. The guard in the script records into
     the session by itself. Without --from the interval is the bracket that `run` found last, or
     else the one that the trace shows.
+
+    `exact` in the JSON output says that the fault happened at `first_corrupt`; else it lies after
+    `last_clean` and not after `first_corrupt`. `watched` is the share of the replayed digests
+    that the run had recorded, too.
     """
     from .interval import asked
     from .journal import Session

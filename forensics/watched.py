@@ -14,7 +14,7 @@ from sdc_guard.store.reader import RunReader
 from .chain import pairs, refreshes
 
 _STEPS = """
-    SELECT step, any_value(attempt), count(*), bool_and(coalesce(skipped, false))
+    SELECT step, any_value(attempt), count(DISTINCT rank), bool_and(coalesce(skipped, false))
     FROM steps GROUP BY step
 """
 

@@ -44,6 +44,11 @@ class Collector:
         self._carried: list[Key] = []
         self._found: PendingDigests | None = None
 
+    @property
+    def digests_all(self) -> bool:
+        """Whether every tensor of the state is digested at every step."""
+        return self._rotation.whole
+
     def watch(
         self, capture: GradientCapture, state: CarriedState, audits: list[OptimizerAudit]
     ) -> None:

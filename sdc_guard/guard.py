@@ -10,21 +10,22 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from .archive.manifest import Manifest
-from .archive.save import expected_digests, save_checkpoint, shards_in
 from .attached import close_earlier, forget, remember
 from .attempt import Place, register_attempt, with_layers_of
+from .checkpoints import Checkpoints
 from .collector import Collector
+from .consequences import Consequences
 from .detached import DetachedGuard
 from .detect.alert import Alert
-from .errors import TrainingHalted, UsageError
 from .evidence import AfterStep, BeforeStep
+from .options import Policy, check, listed
 from .recorder import Recorder
+from .safely import Safely
 from .signals.capture import CaptureRequest
 from .signals.flat_shards import flat_parts
 from .signals.gradients import GradientCapture
@@ -39,14 +40,10 @@ from .stepping import StepHooks
 from .store.compactor import Compactor
 from .store.sealing import seal_run
 from .store.writer import Health, Writer
-from .withheld import WithheldGradients
 
 _log = logging.getLogger("sdc_guard")
 
 RUN_VARIABLE = "SDC_GUARD_RUN"
-Policy = Literal["record", "warn", "skip", "halt"]
-_POLICIES = ("record", "warn", "skip", "halt")
-_BLOCKING = ("skip", "halt")
 
 
 class Guard:
@@ -110,8 +107,8 @@ class Guard:
         digest_budget: float | None = 0.2,
         invariants_every: int | None = 1000,
     ) -> None:
-        self._optimizers = _listed(optimizer)
-        _check(policy, first_step, shadow_every, digest_budget, invariants_every)
+        self._optimizers = listed(optimizer)
+        check(policy, first_step, shadow_every, digest_budget, invariants_every)
         replayed = os.environ.get(RUN_VARIABLE)
         self.run = Path(replayed or run)
         if replayed:
@@ -119,10 +116,6 @@ class Guard:
         close_earlier(self._optimizers, self.run)
         self.health = Health()
         self._model = model
-        self._policy = policy
-        self._user_callback = on_alert
-        self._halting: Alert | None = None
-        self._agreed = False
         self._shadow = ShadowPass(*shadow) if shadow else None
         self._shadow_every = shadow_every
         self._invariants_every = invariants_every
@@ -131,7 +124,6 @@ class Guard:
         self._emitted = False
         self._told: set[str] = set()
         self._pending: deque[BeforeStep | AfterStep] = deque()
-        self._withheld = WithheldGradients()
         self._request = CaptureRequest.from_environment()
         lines, self._too_early = limits(model, self._optimizers)
         self._place: Place = register_attempt(
@@ -144,11 +136,16 @@ class Guard:
             shadow_every,
             digest_budget,
         )
-        self._place.ranks.meet(policy, wait=policy in _BLOCKING)
+        ranks = self._place.ranks
+        self._consequences = Consequences(policy, on_alert, self._optimizers, ranks, self.health)
+        ranks.meet(policy, wait=self._consequences.blocking)
         self._compactor = Compactor(self.run)
         on_segment = self._compactor.segment_published if self._place.rank == 0 else None
         self._writer = Writer(self.run, self._place.rank, self.health, on_segment)
-        self._recorder = Recorder(self._writer, self._place.attempt, self._on_alert)
+        self._recorder = Recorder(self._writer, self._place.attempt, self._consequences.notice)
+        self._checkpoints = Checkpoints(
+            self.run, self._recorder, self._writer, warn=policy != "record"
+        )
         self._scale = LossScale(scaler)
         self._rotation = Rotation(digest_budget)
         self._collector = Collector(self._optimizers, self._scale, self._rotation)
@@ -222,26 +219,8 @@ class Guard:
         with self._safely(f"saving the checkpoint of step {step}"):
             self._settle()
             self._drain(wait=True)
-            self._complete_digests()
-            payload = {"step": step} | {
-                name: value.state_dict() if hasattr(value, "state_dict") else value
-                for name, value in objects.items()
-            }
-            state = self._collector.state.tensors()
-            expected = expected_digests(
-                payload, state, self._recorder.recorded(), self._place.layer_names
-            )
-            folder, manifest = save_checkpoint(
-                self.run / "archive",
-                step,
-                self._place.attempt,
-                payload,
-                expected,
-                [*self._doubts(step), *shards_in(payload)],
-                trace_step=self._step - 1 if self._stepped else step,
-            )
-            self._record_checkpoint(folder, manifest)
-            return folder
+            newest = self._step - 1 if self._stepped else None
+            return self._checkpoints.save(objects, step, self._place, self._collector, newest)
         return None
 
     def flush(self, timeout: float = 30.0) -> bool:
@@ -260,7 +239,7 @@ class Guard:
             self._settle()
         self._hooks.remove()
         self._capture.remove()
-        self._withheld.give_back()
+        self._consequences.step_ended()
         forget(self)
         atexit.unregister(self._at_exit)
         if self._place.owner != os.getpid():
@@ -288,7 +267,8 @@ class Guard:
         """A step begins; called by the hooks on the optimizers."""
         if not self._mine():
             return
-        self._agreed = has_closure or self._hooks.in_backward
+        later = has_closure or self._hooks.in_backward
+        self._consequences.decision_is_due(due=not later)
         with self._safely("recording a step"):
             self._look_again_if_changed()
             self._scale.look_around(optimizer)
@@ -299,7 +279,7 @@ class Guard:
             self._keep("before")
             if not has_closure and not self._hooks.in_backward:
                 self._emit()
-        self._decide()
+        self._consequences.decide(self._abandon)
 
     def step_goes_on(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer steps inside of a backward; called by the hooks on the optimizers."""
@@ -313,25 +293,27 @@ class Guard:
         """An optimizer's closure ran; called by the hooks on the optimizers."""
         if not self._mine():
             return
-        self._agreed = self._emitted
+        self._consequences.decision_is_due(due=not self._emitted)
         with self._safely("recording a step"):
             if not self._emitted:  # a line search calls it again, at other points
                 self._collector.observe_closure(loss)
                 self._emit()
-        self._decide()
+        self._consequences.decide(self._abandon)
 
     def step_ends(self) -> None:
         """A step ends; called by the hooks on the optimizers."""
         if not self._mine():
             return
-        self._withheld.give_back()
+        self._consequences.step_ended()
+        # whatever goes wrong on this rank, the others wait for it in a sharded model's pass
+        shadow = self._shadow_result()
         recorded = False
         with self._safely("recording a step"):
             if not self._emitted:
                 self._emit(stepped=True)
             self._capture.reset()
             self._keep("after")
-            self._pending.append(self._collector.after(self._step, self._shadow_result()))
+            self._pending.append(self._collector.after(self._step, shadow))
             for note in self._collector.notes():
                 self._recorder.event(self._step, "invariants", note)
             self._drain()
@@ -470,41 +452,18 @@ class Guard:
         self._pending.append(self._collector.before(self._step, stepped=stepped))
         self._drain()
 
-    def _decide(self) -> None:
-        """Do what the policy asks for, on all ranks, if there is an alert on any."""
-        if self._policy == "skip" and not self._agreed:
-            self._leave_out(False)  # recording failed here: the others wait for this rank
-        if self._policy != "halt":
-            return
-        alert, rank = self._halting, None
-        with self._safely("agreeing with other ranks"):
-            rank = self._place.ranks.alerting(alert is not None)
-        if alert is None and rank is None:
-            return
-        self._halting = None
+    def _leave_out(self, alerts: list[Alert]) -> bool:
+        """Whether these alerts, or another rank's, leave the open step out."""
+        if not self._hooks.open or not self._consequences.leave_out(alerts):
+            return False
+        if self._consequences.other_rank is not None:
+            text = f"rank {self._consequences.other_rank} has an alert"
+            self._recorder.event(self._step, "skip", text)
+        return True
+
+    def _abandon(self) -> None:
         self._hooks.abandon()
         self._writer.flush(5.0)
-        what = f"rank {rank} has an alert" if alert is None else str(alert)
-        raise TrainingHalted(what, next_step="the policy is halt; the step is not applied")
-
-    def _skip(self, alerts: list[Alert]) -> bool:
-        """Under the policy skip, leave out a step with alerts."""
-        if self._policy != "skip" or not self._hooks.open:
-            return False
-        return self._leave_out(bool(alerts))
-
-    def _leave_out(self, mine: bool) -> bool:
-        """Leave out this step if this rank or another has alerts; whether it is left out."""
-        self._agreed = True
-        rank = self._place.rank if mine else None
-        with self._safely("agreeing with other ranks"):
-            rank = self._place.ranks.alerting(mine)
-        if rank is None:
-            return False
-        if not mine:
-            self._recorder.event(self._step, "skip", f"rank {rank} has an alert")
-        self._withheld.take(self._optimizers)
-        return True
 
     def _shadow_result(self) -> ShadowResult | None:
         if self._shadow is None or self._step % self._shadow_every:
@@ -515,26 +474,14 @@ class Guard:
 
     def _drain(self, *, wait: bool = False) -> None:
         """Record the evidence whose copies have arrived, in order; all of it when waiting."""
-        blocking = wait or self._policy in _BLOCKING
+        blocking = wait or self._consequences.blocking
         while self._pending and (blocking or self._pending[0].ready()):
             evidence = self._pending.popleft()
             if isinstance(evidence, AfterStep):
                 self._recorder.after_step(evidence)
             else:
-                keys = [
-                    k for k in evidence.digests.keys if k[1] not in self._collector.state.offsets
-                ]
-                self._recorder.before_step(
-                    evidence, self._collector.state.tensors(keys), self._skip
-                )
-
-    def _complete_digests(self) -> None:
-        """Digest what the budget left out, so that every saved byte has its digest."""
-        held = self._recorder.recorded()
-        if self._rotation.whole or not self._stepped:
-            return
-        rest = self._collector.missing_from(set(held))
-        self._recorder.state_at_rest(self._step - 1, rest.keys, rest.rows.cpu())
+                live = self._collector.state.whole_tensor
+                self._recorder.before_step(evidence, live, self._leave_out)
 
     def _keep(self, phase: str) -> None:
         if self._request:
@@ -548,100 +495,8 @@ class Guard:
         _log.warning("SDC Guard: %s", line)
         self._recorder.event(self._step, "capture", line)
 
-    def _safely(self, where: str) -> _Safely:
-        return _Safely(self.health, where)
-
-    def _on_alert(self, alert: Alert) -> None:
-        if self._policy in ("warn", "skip"):
-            _log.warning("SDC Guard: %s", alert)
-        if self._policy == "halt" and self._halting is None:
-            self._halting = alert
-        if self._user_callback is not None:
-            with self._safely("calling on_alert"):
-                self._user_callback(alert)
-
-    def _doubts(self, step: int) -> list[str]:
-        doubts = []
-        newest = self._step - 1
-        if not self._stepped:
-            doubts.append("no step was recorded before this checkpoint")
-        elif step != newest:
-            doubts.append(
-                f"labelled step {step}, but the trace is at step {newest}: "
-                f"give Guard(first_step=...) {step - newest:+d}"
-            )
-        if self._stepped and not self._recorder.recorded():
-            doubts.append("the state is not the one that the last step left: not in the trace")
-        if not self._writer.flush(10.0):
-            doubts.append("the trace of this step is not on disk")
-        incident = self._recorder.incidents.open
-        if incident is not None:
-            doubts.append(f"incident open since step {incident.opened}: {incident.first}")
-        return doubts
-
-    def _record_checkpoint(self, folder: Path, manifest: Manifest) -> None:
-        if manifest.status != "clean" and self._policy != "record":
-            reasons = "; ".join(manifest.reasons)
-            _log.warning("SDC Guard: checkpoint of step %d is suspect: %s", manifest.step, reasons)
-        self._recorder.checkpoint(
-            manifest.step,
-            path=str(folder.relative_to(self.run)),
-            format="torch",
-            bytes=manifest.bytes,
-            status=manifest.status,
-            reason="; ".join(manifest.reasons),
-        )
-
-
-class _Safely:
-    """Keeps an error of the guard's own from reaching the training."""
-
-    def __init__(self, health: Health, where: str) -> None:
-        self._health = health
-        self._where = where
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, _: object) -> bool:
-        if kind is None or not issubclass(kind, Exception):
-            return False
-        self._health.trouble(self._where, error)
-        return True
-
-
-def _listed(
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-) -> list[torch.optim.Optimizer]:
-    if isinstance(optimizer, torch.optim.Optimizer):
-        return [optimizer]
-    found = list(optimizer) if isinstance(optimizer, Sequence) else []
-    if not found or not all(isinstance(one, torch.optim.Optimizer) for one in found):
-        raise UsageError(
-            "optimizer must be a torch.optim.Optimizer or a sequence of them",
-            next_step="give the inner one where a library wraps it (accelerate: .optimizer)",
-        )
-    return found
-
-
-def _check(
-    policy: str,
-    first_step: int,
-    shadow_every: int,
-    digest_budget: float | None,
-    invariants_every: int | None,
-) -> None:
-    if policy not in _POLICIES:
-        raise UsageError(f"no policy {policy!r}", next_step=f"use one of {', '.join(_POLICIES)}")
-    if first_step < 0 or shadow_every < 1:
-        raise UsageError("first_step must be at least 0 and shadow_every at least 1")
-    if digest_budget is not None and not 0 <= digest_budget <= 100:
-        raise UsageError(
-            f"digest_budget is {digest_budget}, and must be a percentage",
-            next_step="give 0 to 100, or None for every tensor at every step",
-        )
-    if invariants_every is not None and invariants_every < 1:
-        raise UsageError("invariants_every must be at least 1, or None for never")
+    def _safely(self, where: str) -> Safely:
+        return Safely(self.health, where)
 
 
 def _close_if_alive(reference: weakref.ref[Guard]) -> None:

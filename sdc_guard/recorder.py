@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from .archive.compare import solve_change
 from .detect.alert import Alert
 from .detect.carried import DigestTable, Key, carried_alert, changed
+from .detect.foreign import ForeignState
 from .detect.incidents import IncidentBook
 from .detect.invariants import InvariantSensor
 from .detect.loss_scale import LossScaleWatch
@@ -48,6 +49,7 @@ class Recorder:
         self._on_alert = on_alert
         self._left_behind: DigestTable | None = None
         self._scale = LossScaleWatch()
+        self._foreign = ForeignState()
         self.incidents = IncidentBook()
 
     def use_layers(
@@ -68,6 +70,7 @@ class Recorder:
             replicas: ranks among which plain gradients are reduced.
             reduces: whether they are known to be, by DistributedDataParallel.
         """
+        self._foreign.watch({layer.id for layer in named} - {layer.id for layer in layers})
         self._names = {layer.id: layer.name for layer in named}
         self._order = np.array([layer.id for layer in layers], dtype=np.int32)
         self._numel = np.array([layer.numel for layer in layers], dtype=np.int64)
@@ -90,18 +93,23 @@ class Recorder:
     def before_step(
         self,
         evidence: BeforeStep,
-        live: Mapping[Key, torch.Tensor],
+        live: Callable[[Key], torch.Tensor | None],
         skip_on_alert: Callable[[list[Alert]], bool] = lambda _: False,
     ) -> None:
         """Record what was found before a step and raise its alerts.
 
         Args:
             evidence: its copies are read; they should be ready.
-            live: tensors that were digested whole, to read a changed element from.
+            live: gives a digested tensor, if it is here whole, to read a changed element from.
             skip_on_alert: whether these alerts make the guard skip the step.
         """
         step = evidence.step
-        table = DigestTable(evidence.digests.keys, evidence.digest_rows.get().numpy())
+        table = self._carried(evidence.digests.keys, evidence.digest_rows)
+        written = self._foreign.learn(self._left_behind, table)
+        if written:
+            names = sorted(self._names[layer] for layer in written)
+            self.event(step, "not carried", json.dumps({"written by the script": names}))
+            table = self._foreign.without_written(table)
         found = layer_rows(
             evidence,
             self._numel,
@@ -126,7 +134,7 @@ class Recorder:
 
     def after_step(self, evidence: AfterStep) -> None:
         """Record what a step left behind."""
-        table = DigestTable(evidence.digests.keys, evidence.digest_rows.get().numpy())
+        table = self._carried(evidence.digests.keys, evidence.digest_rows)
         self._write_digests(evidence.step, "after", table)
         self._left_behind = table
         alerts: list[Alert] = []
@@ -152,13 +160,13 @@ class Recorder:
 
     def state_at_rest(self, step: int, keys: tuple[Key, ...], rows: torch.Tensor) -> None:
         """Record digests, taken later than those of `after_step`, of more that step left."""
-        table = DigestTable(keys, rows.numpy())
+        table = self._foreign.without_written(DigestTable(keys, rows.numpy()))
         if not keys or self._left_behind is None:
             return
         self._write_digests(step, "after", table)
         held = self._left_behind
         self._left_behind = DigestTable(
-            (*held.keys, *keys), np.concatenate([held.rows, table.rows])
+            (*held.keys, *table.keys), np.concatenate([held.rows, table.rows])
         )
 
     def report(self, step: int, alerts: list[Alert]) -> None:
@@ -200,15 +208,18 @@ class Recorder:
     def _append(self, table: str, step: int, **columns: Any) -> None:
         self._writer.append(table, attempt=self._attempt, step=step, **columns)
 
+    def _carried(self, keys: tuple[Key, ...], rows: HostCopy) -> DigestTable:
+        return self._foreign.without_written(DigestTable(keys, rows.get().numpy()))
+
     def _carried_alerts(
-        self, step: int, found: DigestTable, live: Mapping[Key, torch.Tensor]
+        self, step: int, found: DigestTable, live: Callable[[Key], torch.Tensor | None]
     ) -> list[Alert]:
         if self._left_behind is None:
             return []
         alerts = []
         for key, old, new in changed(self._left_behind, found):
             expected, actual = _digest(self._left_behind.rows[old]), _digest(found.rows[new])
-            tensor = live.get(key)
+            tensor = live(key)
             single = None if tensor is None else solve_change(tensor, expected, actual)
             location: dict[str, Any] = {}
             if single is not None:

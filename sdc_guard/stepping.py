@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
+from torch._compile import _disable_dynamo
 
 
 class StepListener(Protocol):
@@ -81,6 +82,8 @@ class StepHooks:
         if self.in_backward:
             self.settle()
 
+    # an optimizer's compiled step would be traced through the hooks otherwise
+    @_disable_dynamo
     def _before(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, ...] | None:
@@ -98,6 +101,7 @@ class StepHooks:
         self._inside = 1
         return arguments
 
+    @_disable_dynamo
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._inside = 0
         self._stepped.add(id(optimizer))

@@ -92,6 +92,11 @@ class CarriedState:
         found = {key: self._tensor(key) for key in keys}
         return {key: tensor for key, tensor in found.items() if tensor is not None}
 
+    def whole_tensor(self, key: Key) -> torch.Tensor | None:
+        """A tensor of which this rank holds everything, or None."""
+        known = key in self._sizes and key[1] not in self.offsets
+        return self._tensor(key) if known else None
+
     def _all(self) -> dict[Key, torch.Tensor]:
         keys: list[Key] = [("param", layer) for layer in self._carried]
         found = {key: self._tensor(key) for key in [*keys, *self._moments]}

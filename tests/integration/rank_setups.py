@@ -30,7 +30,7 @@ from stateful_setups import (
 )
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -112,19 +112,35 @@ def train(
         for optimizer in stepping:
             optimizer.step()
             optimizer.zero_grad()
-    state = state_of(model, stepping[-1])
+    # before it is asked for its parameters, which shards them all
+    state = {"sharding": sharding(model)} | state_of(model, stepping[-1])
     for name, parameter in model.named_parameters():
         if isinstance(parameter, DTensor):
             state[f"whole {name}"] = bits(parameter.full_tensor())
     return state, losses
 
 
-def ddp(make: Callable[[], nn.Module], order: str, **options: Any) -> nn.Module:
+def sharding(model: nn.Module) -> list[str]:
+    """What torch keeps of forward passes for the backward, and which parameters are gathered."""
+    found = []
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            state = module._get_fsdp_state()
+            found.append(f"{state._training_state} {state._state_ctx.iter_forward_root}")
+            for group in state._fsdp_param_groups:
+                found.append(
+                    f"{group._sharded_state} {group._training_state} {group._post_forward_indices}"
+                    f" {len(group.comm_ctx.post_forward_order)} {group._reshard_after_forward}"
+                )
+    return found
+
+
+def ddp(make: Callable[[], nn.Module], order: str) -> nn.Module:
     torch._dynamo.reset()
     model = make()
     if order == "compiled inside":
         model = torch.compile(model, backend="eager")
-    model = DistributedDataParallel(model, **options)
+    model = DistributedDataParallel(model)
     return torch.compile(model, backend="eager") if order == "compiled around" else model
 
 
@@ -230,8 +246,7 @@ def scenarios(mesh: DeviceMesh) -> dict[str, Scenario]:
     for order in ("plain", "compiled inside", "compiled around"):
         made[f"parallel, {order}"] = Scenario(partial(ddp, Blocks, order))
     for name in ("averages", "queue", "momentum encoder"):
-        options = {"find_unused_parameters": name == "momentum encoder"}
-        made[f"parallel, {name}"] = Scenario(partial(ddp, SETUPS[name], "plain", **options))
+        made[f"parallel, {name}"] = Scenario(partial(ddp, SETUPS[name], "plain"))
     for reshard in (True, False):
         make = partial(sharded, mesh, reshard)
         made[f"sharded, {reshard}"] = Scenario(make)

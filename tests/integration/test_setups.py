@@ -747,3 +747,54 @@ def test_setups_policy_halt_decides_before_the_step_of_a_closure(tmp_path: Path)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
     guard.close()
+
+
+def test_setups_momentum_encoder_is_not_taken_for_corrupt(tmp_path: Path) -> None:
+    """Frozen, and written to by the script after each step; another frozen layer stays at rest."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({name: nn.Linear(6, 3) for name in ("query", "key", "frozen")})
+    for name in ("key", "frozen"):
+        model[name].requires_grad_(False)
+    optimizer = torch.optim.AdamW(model["query"].parameters(), lr=0.01)
+    alerts: list[Alert] = []
+    guard = attach(model, optimizer, tmp_path, on_alert=alerts.append, digest_budget=None)
+    for step, batch in enumerate(batches(8)):
+        loss_of(model["query"], batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            for key, query in zip(
+                model["key"].parameters(), model["query"].parameters(), strict=True
+            ):
+                key.mul_(0.9).add_(query, alpha=0.1)
+            if step == 5:
+                model["frozen"].weight[0, 0] += 1.0
+    guard.close()
+    assert [(alert.step, alert.layer_name, alert.severity) for alert in alerts] == [
+        (6, "frozen.weight", "proven")
+    ]
+    told = rows(tmp_path, "SELECT detail FROM events WHERE kind = 'not carried'")
+    assert told == [('{"written by the script": ["key.bias", "key.weight"]}',)]
+    sound(guard)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # dynamo's own
+def test_setups_compiled_optimizer_step(tmp_path: Path) -> None:
+    model, twin = net(), net()
+    data = batches(3)
+    expected = []
+    for one, recording in ((model, True), (twin, False)):
+        optimizer = torch.optim.AdamW(one.parameters(), lr=0.01)
+        guard = attach(one, optimizer, tmp_path) if recording else None
+        step = torch.compile(optimizer.step, backend="eager")
+        for batch in data:
+            loss_of(one, batch).backward()
+            if recording:
+                expected.append(norms(one))
+            step()
+            optimizer.zero_grad()
+        if guard:
+            guard.close()
+            sound(guard)
+    equal(recorded(tmp_path), expected)
+    same_bits(model, twin)

@@ -1,0 +1,110 @@
+"""Saving a checkpoint with the proof that it holds what was trained."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .archive.manifest import Manifest
+from .archive.save import expected_digests, save_checkpoint, shards_in
+from .attempt import Place
+from .collector import Collector
+from .recorder import Recorder
+from .store.writer import Writer
+
+_log = logging.getLogger("sdc_guard")
+
+
+class Checkpoints:
+    """The archive of one guard.
+
+    Args:
+        run: the run's folder.
+        recorder: knows the digests and the incidents.
+        writer: of the trace.
+        warn: whether to log why a checkpoint is suspect.
+    """
+
+    def __init__(self, run: Path, recorder: Recorder, writer: Writer, *, warn: bool) -> None:
+        self._run = run
+        self._recorder, self._writer = recorder, writer
+        self._warn = warn
+
+    def save(
+        self,
+        objects: Mapping[str, Any],
+        step: int,
+        place: Place,
+        collector: Collector,
+        newest: int | None,
+    ) -> Path:
+        """Save what `Guard.checkpoint` is given; returns the folder.
+
+        Args:
+            objects: by name.
+            step: the script's number of the step.
+            place: of this process, for the layers' names.
+            collector: of the state's tensors.
+            newest: the guard's own number of the newest step, None before the first.
+
+        Raises:
+            OSError, RuntimeError: as the file system or torch.save gave it.
+        """
+        if newest is not None:
+            self._complete_digests(collector, newest)
+        payload = {"step": step} | {
+            name: value.state_dict() if hasattr(value, "state_dict") else value
+            for name, value in objects.items()
+        }
+        recorded = self._recorder.recorded()
+        expected = expected_digests(payload, collector.state.tensors(), recorded, place.layer_names)
+        folder, manifest = save_checkpoint(
+            self._run / "archive",
+            step,
+            place.attempt,
+            payload,
+            expected,
+            [*self._doubts(step, newest), *shards_in(payload)],
+            trace_step=step if newest is None else newest,
+        )
+        self._record(folder, manifest)
+        return folder
+
+    def _complete_digests(self, collector: Collector, newest: int) -> None:
+        """Digest what the budget left out, so that every saved byte has its digest."""
+        if not collector.digests_all:
+            rest = collector.missing_from(set(self._recorder.recorded()))
+            self._recorder.state_at_rest(newest, rest.keys, rest.rows.cpu())
+
+    def _doubts(self, step: int, newest: int | None) -> list[str]:
+        doubts = []
+        if newest is None:
+            doubts.append("no step was recorded before this checkpoint")
+        elif step != newest:
+            doubts.append(
+                f"labelled step {step}, but the trace is at step {newest}: "
+                f"give Guard(first_step=...) {step - newest:+d}"
+            )
+        if newest is not None and not self._recorder.recorded():
+            doubts.append("the state is not the one that the last step left: not in the trace")
+        if not self._writer.flush(10.0):
+            doubts.append("the trace of this step is not on disk")
+        incident = self._recorder.incidents.open
+        if incident is not None:
+            doubts.append(f"incident open since step {incident.opened}: {incident.first}")
+        return doubts
+
+    def _record(self, folder: Path, manifest: Manifest) -> None:
+        reasons = "; ".join(manifest.reasons)
+        if manifest.status != "clean" and self._warn:
+            _log.warning("SDC Guard: checkpoint of step %d is suspect: %s", manifest.step, reasons)
+        self._recorder.checkpoint(
+            manifest.step,
+            path=str(folder.relative_to(self._run)),
+            format="torch",
+            bytes=manifest.bytes,
+            status=manifest.status,
+            reason=reasons,
+        )

@@ -1,0 +1,57 @@
+"""What a Guard may be given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import torch
+
+from .errors import UsageError
+
+Policy = Literal["record", "warn", "skip", "halt"]
+POLICIES: Final = ("record", "warn", "skip", "halt")
+
+
+def listed(
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+) -> list[torch.optim.Optimizer]:
+    """One optimizer or several as a list.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return [optimizer]
+    found = list(optimizer) if isinstance(optimizer, Sequence) else []
+    if not found or not all(isinstance(one, torch.optim.Optimizer) for one in found):
+        raise UsageError(
+            "optimizer must be a torch.optim.Optimizer or a sequence of them",
+            next_step="give the inner one where a library wraps it (accelerate: .optimizer)",
+        )
+    return found
+
+
+def check(
+    policy: str,
+    first_step: int,
+    shadow_every: int,
+    digest_budget: float | None,
+    invariants_every: int | None,
+) -> None:
+    """Refuse what cannot be meant.
+
+    Raises:
+        UsageError: an unknown policy, or a number out of its range.
+    """
+    if policy not in POLICIES:
+        raise UsageError(f"no policy {policy!r}", next_step=f"use one of {', '.join(POLICIES)}")
+    if first_step < 0 or shadow_every < 1:
+        raise UsageError("first_step must be at least 0 and shadow_every at least 1")
+    if digest_budget is not None and not 0 <= digest_budget <= 100:
+        raise UsageError(
+            f"digest_budget is {digest_budget}, and must be a percentage",
+            next_step="give 0 to 100, or None for every tensor at every step",
+        )
+    if invariants_every is not None and invariants_every < 1:
+        raise UsageError("invariants_every must be at least 1, or None for never")
