@@ -29,8 +29,9 @@ from .safely import Safely
 from .signals.capture import CaptureRequest
 from .signals.flat_shards import flat_parts
 from .signals.gradients import GradientCapture
-from .signals.limits import AT_THE_STEP, CAPTURING, capturing, limits
+from .signals.limits import AT_THE_STEP, CAPTURING, PIPELINE, capturing, limits
 from .signals.optimizer_audit import OptimizerAudit
+from .signals.pipeline import stage_numbers
 from .signals.rotation import Rotation
 from .signals.scaling import LossScale
 from .signals.shadow import LossFunction, ShadowPass, ShadowResult
@@ -273,6 +274,7 @@ class Guard:
             self._scale.look_around(optimizer)
             self._settle_skipped()
             self._emitted = False
+            self._look_for_a_pipeline()
             self._collector.find_state(self._step)
             self._keep("before")
             if not has_closure and not self._hooks.in_backward:
@@ -433,6 +435,12 @@ class Guard:
             gone = [name for number, name in before.items() if number not in now]
             detail = json.dumps({"added": added, "gone": gone})
             self._recorder.event(self._step, "layers changed", detail)
+
+    def _look_for_a_pipeline(self) -> None:
+        """See a pipeline whose stage was made after the guard, before its first step."""
+        if not self._stepped and not self._too_early and stage_numbers(self._model):
+            self._too_early = True
+            self._tell(PIPELINE)
 
     def _emit(self, *, stepped: bool = False) -> None:
         """Make evidence of what was measured so far, and judge it as soon as it is there."""

@@ -26,7 +26,7 @@ _FSDP1 = (
     "optimizer's step, this rank's part of them, after any clipping; fully_shard (FSDP2) is seen "
     "in full"
 )
-_PIPELINE = (
+PIPELINE = (
     "a pipeline schedule divides the gradients after backward by its number of microbatches: "
     "they are read at the optimizer's step, after any clipping"
 )
@@ -49,7 +49,7 @@ def limits(
         lines.append(_FSDP1)
         wrongly = True
     if stage_numbers(model):
-        lines.append(_PIPELINE)
+        lines.append(PIPELINE)
         wrongly = True
     config: Any = sys.modules.get("torch._dynamo.config")
     if getattr(config, "compiled_autograd", False):

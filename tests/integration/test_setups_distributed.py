@@ -43,7 +43,7 @@ TROUBLES = (
     "no_guard_on_rank_0",
     "death_of_rank_1",  # the last one
 )
-MESHES = ("tensor_parallel", "sequence_parallel", "pipeline")
+MESHES = ("tensor_parallel", "sequence_parallel", "pipeline", "pipeline_after_the_guard")
 FOUR = ("hsdp", "fsdp2_on_tensor_parallel", "ddp_in_pairs")
 NET = {"first.weight", "first.bias", "second.weight", "second.bias"}
 
@@ -320,6 +320,17 @@ def test_setups_pipeline_is_told_and_read_after_the_schedule_has_rescaled(two: O
         assert "microbatches" in line
         assert line in two.printed(rank)
     assert {accumulation for accumulation, _, _ in found.steps.values()} == {4}
+
+
+def test_setups_pipeline_of_a_stage_made_after_the_guard_is_seen_as_well(two: Outcome) -> None:
+    scenario = "pipeline_after_the_guard"
+    sound(two, scenario)
+    found = recorded(two.run(scenario))
+    for rank in range(2):
+        same(found.of_rank(rank, "local"), expected(two.told(scenario, rank), "present"))
+    assert (
+        sum("microbatches" in line for _, _, kind, line in found.events if kind == "capture") == 2
+    )
 
 
 def test_setups_a_guard_on_rank_0_alone_records_rank_0_alone(two: Outcome) -> None:
