@@ -346,7 +346,7 @@ def test_a_taken_number_is_passed_over(run: Path, monkeypatch: pytest.MonkeyPatc
     put(first, 1)
     first.close()
     content = segment_path(folder, 0).read_bytes()
-    monkeypatch.setattr(writer_module, "listing", lambda _: listing(run / "nowhere"))
+    monkeypatch.setattr(writer_module, "next_number", lambda _: 0)
     second = Writer(run, 0, Health())
     put(second, 2)
     second.close()
