@@ -43,6 +43,8 @@ class Collector:
         self._tokens = 0
         self._carried: list[Key] = []
         self._found: PendingDigests | None = None
+        self._left: PendingDigests | None = None
+        self.urgent = False
 
     @property
     def digests_all(self) -> bool:
@@ -81,6 +83,8 @@ class Collector:
             audit.before(step)
         whole = self._rotation.whole
         self._found = self._digest(self.state.tensors(None if whole else self._carried))
+        # to be judged while the tensors are as they were found: it names the element then
+        self.urgent = _differ(self._left, self._found)
 
     def before(self, step: int, *, skipped: bool = False, stepped: bool = False) -> BeforeStep:
         """Evidence of a step, from what was measured and observed since the last one.
@@ -128,8 +132,9 @@ class Collector:
     def after(self, step: int, shadow: ShadowResult | None) -> AfterStep:
         """Evidence of what a step left behind."""
         sizes = self.state.sizes()
-        self._carried = self._rotation.choose(list(sizes), sizes)
+        self._carried = self._rotation.choose(self.state.keys, sizes)
         digests = self._digest(self.state.tensors(self._carried))
+        self._left = digests
         losses = None if shadow is None else HostCopy(shadow.losses)
         audits = tuple(
             (pending, HostCopy(pending.rows))
@@ -154,6 +159,12 @@ class Collector:
             size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
             self._rotation.digested(len(tensors), size, time.perf_counter() - started)
         return digests
+
+
+def _differ(left: PendingDigests | None, found: PendingDigests) -> bool:
+    if left is None or not found.rows.is_cpu or left.keys != found.keys:
+        return False
+    return not torch.equal(left.rows, found.rows)
 
 
 def _scalar(loss: Any) -> torch.Tensor:

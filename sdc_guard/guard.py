@@ -6,6 +6,7 @@ import atexit
 import json
 import logging
 import os
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,8 @@ from .store.writer import Health, Writer
 _log = logging.getLogger("sdc_guard")
 
 RUN_VARIABLE = "SDC_GUARD_RUN"
+_JUDGE_SECONDS = 0.5  # at most so long evidence waits to be judged, unless the policy waits for it
+_MOST_PENDING = 64  # pieces of evidence, two a step
 
 
 class Guard:
@@ -122,6 +125,7 @@ class Guard:
         self._step = first_step
         self._stepped = False
         self._emitted = False
+        self._judged = 0.0
         self._told: set[str] = set()
         self._pending: deque[BeforeStep | AfterStep] = deque()
         self._request = CaptureRequest.from_environment()
@@ -475,6 +479,8 @@ class Guard:
     def _drain(self, *, wait: bool = False) -> None:
         """Record the evidence whose copies have arrived, in order; all of it when waiting."""
         blocking = wait or self._consequences.blocking
+        if not (blocking or self._collector.urgent or self._due()):
+            return
         while self._pending and (blocking or self._pending[0].ready()):
             evidence = self._pending.popleft()
             if isinstance(evidence, AfterStep):
@@ -482,6 +488,17 @@ class Guard:
             else:
                 live = self._collector.state.whole_tensor
                 self._recorder.before_step(evidence, live, self._leave_out)
+        self._judged = time.monotonic()
+
+    def _due(self) -> bool:
+        """Whether what was gathered is to be judged now.
+
+        Judging many steps in a row takes a fraction of the time: between the kernels of a
+        training Python's own code is out of the processor's caches each time.
+        """
+        if self._rotation.whole or len(self._pending) >= _MOST_PENDING:
+            return True
+        return time.monotonic() - self._judged >= _JUDGE_SECONDS
 
     def _keep(self, phase: str) -> None:
         if self._request:

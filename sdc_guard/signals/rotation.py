@@ -26,6 +26,8 @@ class Rotation:
         self._step_seconds: float | None = None
         self._credit = 0.0
         self._next = 0
+        self._known: Mapping[tuple[str, int], int] = {}
+        self._whole = 0
 
     @property
     def whole(self) -> bool:
@@ -61,7 +63,9 @@ class Rotation:
             return []
         # each is read twice: after this step and before the next
         allowance = self._budget / 100 * self._step_seconds * self._speed / 2
-        whole = sum(sizes.values()) + len(sizes) * _A_TENSOR
+        if sizes is not self._known:
+            self._known, self._whole = sizes, sum(sizes.values()) + len(sizes) * _A_TENSOR
+        whole = self._whole
         self._credit = min(self._credit + allowance, max(whole, allowance))
         chosen: list[tuple[str, int]] = []
         for _ in keys:

@@ -72,6 +72,7 @@ class CarriedState:
         self._states = -1
         self._moments: dict[Key, tuple[torch.nn.Parameter, torch.optim.Optimizer]] = {}
         self._sizes: dict[Key, int] = {}
+        self.keys: list[Key] = []
 
     def sizes(self) -> dict[Key, int]:
         """Bytes of each tensor that there is by now, in a fixed order."""
@@ -81,6 +82,7 @@ class CarriedState:
             self._sizes = {
                 key: tensor.numel() * tensor.element_size() for key, tensor in self._all().items()
             }
+            self.keys = list(self._sizes)
             self._states = states
         return self._sizes
 
