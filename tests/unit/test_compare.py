@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traces import LAYERS, digest, gradient, make_run, step, turning_steps, whole_steps, write
+from traces import LAYERS, gradient, make_run, turning_steps, whole_steps, write
 
 from forensics.compare import Comparison, compare
 from sdc_guard import RunReader
@@ -146,23 +146,6 @@ def test_layers_are_matched_by_name(tmp_path: Path) -> None:
     assert difference is not None
     (tensor,) = difference.after
     assert (difference.step, tensor.layer, tensor.name) == (6, 0, "layer.3")
-
-
-def test_a_step_skipped_in_both_is_compared_and_leaves_what_was_left(tmp_path: Path) -> None:
-    def rows(first: int) -> list[Any]:
-        before = whole_steps(first, 7)
-        after = [row for row in whole_steps(9, LAST) if (row[1]["step"], row[0]) != (9, "digests")]
-        after += [digest(9, "before", n, 80 + n) for n in range(4)]
-        after += [digest(9, "after", n, 100 + n) for n in range(4)]
-        return [*before, step(8, skipped=True), *after]
-
-    run = make_run(tmp_path / "run")
-    write(run, rows(0))
-    replay = make_run(tmp_path / "replay", Attempt(1, FIRST, 0.0))
-    write(replay, rows(FIRST))
-    found = compared(run, replay)
-    assert (found.missing, found.difference) == ((), None)
-    assert found.known_up_to(9) == 8
 
 
 @pytest.mark.parametrize(
