@@ -55,7 +55,13 @@ def batch_of(step: int) -> torch.Tensor:
     return tokens
 
 
-def train(run: Path, until: int, fault: Fault | None = None, resume: Path | None = None) -> Path:
+def train(
+    run: Path,
+    until: int,
+    fault: Fault | None = None,
+    resume: Path | None = None,
+    budget: float | None = None,
+) -> Path:
     """Train steps 1 to `until`, or those after a checkpoint; a checkpoint every five steps."""
     torch.manual_seed(1)
     model = Net()
@@ -77,7 +83,7 @@ def train(run: Path, until: int, fault: Fault | None = None, resume: Path | None
     # registered before the guard's, so that it strikes within the update
     optimizer.register_step_post_hook(lambda *_: strike("update", step, lambda: chosen.data))
     with Guard(
-        model, optimizer, run=run, first_step=start + 1, policy="record", digest_budget=None
+        model, optimizer, run=run, first_step=start + 1, policy="record", digest_budget=budget
     ) as guard:
         for step in range(start + 1, until + 1):
             strike("param", step, lambda: chosen.data)

@@ -177,11 +177,14 @@ def test_a_loss_scale_that_one_of_them_did_not_record_is_no_difference(tmp_path:
 
 
 def test_a_replay_with_a_budget_of_its_own_shows_nothing_whole(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    write(run, [*whole_steps(0, 20), *measured(0, 20)])
     replay = make_run(tmp_path / "replay", Attempt(1, FIRST, 0.0, digest_budget=0.2))
     write(replay, [*turning_steps(FIRST, LAST), *measured()])
-    found = compared(run, replay)
-    assert (found.whole_after, found.whole_before) == (frozenset(), frozenset())
-    assert found.watched < 1
-    assert found.known_up_to(LAST + 1) == FIRST - 1
+    for name, attempt, steps in (
+        ("whole", Attempt(1, 0, 0.0), whole_steps(0, 20)),
+        ("part", BUDGET, turning_steps(0, 20)),
+    ):
+        run = make_run(tmp_path / name, attempt)
+        write(run, [*steps, *measured(0, 20)])
+        found = compared(run, replay)
+        assert (found.whole_after, found.whole_before) == (frozenset(), frozenset())
+        assert found.known_up_to(LAST + 1) == FIRST - 1

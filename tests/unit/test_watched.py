@@ -88,6 +88,10 @@ def test_a_rank_that_is_missing_is_a_hole(tmp_path: Path) -> None:
     assert holes(run, 7) == []
     assert holes(run, 9) == [8, 9]
     assert watched(run, 7) == Watched(2 * 4 * 7, 2 * 4 * 7)
+    part = make_run(tmp_path / "part", BUDGET)
+    write(part, turning_steps(0, 9))
+    write(part, turning_steps(0, 7), rank=1)
+    assert (holes(part, 7), holes(part, 9)) == ([], [8, 9])
 
 
 def test_a_break_is_seen_where_it_was_watched(tmp_path: Path) -> None:
