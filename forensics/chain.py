@@ -11,62 +11,32 @@ from dataclasses import dataclass
 
 from sdc_guard.store.reader import RunReader
 
-# A tensor as a step found it, and as the step before had left it. What the script wrote on purpose
-# (refresh) is no link of the chain.
-_NEXT = """
+# A tensor as a step found it, and as the step before had left it
+_LINKS = """
     FROM digests AS found JOIN digests AS gone ON gone.step = found.step - 1
         AND gone.rank = found.rank AND gone.kind = found.kind AND gone.layer = found.layer
     WHERE found.phase = 'before' AND gone.phase = 'after'
 """
-_UNTOLD = "AND found.step NOT IN (SELECT step FROM events WHERE kind = 'refresh')"
-# The same over steps that were skipped before they reached the optimizer, as (found, gone)
-_OVER = """
-    FROM (VALUES {links}) AS links(step, past)
-    JOIN digests AS found ON found.step = links.step
-    JOIN digests AS gone ON gone.step = links.past
-        AND gone.rank = found.rank AND gone.kind = found.kind AND gone.layer = found.layer
-    WHERE found.phase = 'before' AND gone.phase = 'after'
-"""
+# What the script wrote on purpose is no link of the chain
+LINKS = f"{_LINKS} AND found.step NOT IN (SELECT step FROM events WHERE kind = 'refresh')"
 _EQUAL = "(found.h, found.s1, found.s2) IS NOT DISTINCT FROM (gone.h, gone.s1, gone.s2)"
-
-_IDLE = """
-    SELECT DISTINCT step FROM steps WHERE skipped AND step NOT IN (SELECT step FROM digests)
-    ORDER BY step
-"""
 
 
 @dataclass(frozen=True)
 class Break:
-    """State that changed between two steps.
+    """State that changed between the step before `step` and that one.
 
     Attributes:
         step: the step that found it changed.
-        past: the step that had left it.
         kind, layer: what changed.
-        within: whether both are of one attempt. If so it changed at rest; else the attempt was
-            resumed from something else.
+        within: whether both steps are of one attempt. If so it changed at rest; else the attempt
+            was resumed from something else.
     """
 
     step: int
-    past: int
     kind: str
     layer: str
     within: bool
-
-
-def pairs(reader: RunReader) -> list[str]:
-    """FROM clauses, with WHERE, of a run's links: `found` as it was found, `gone` as it was left.
-
-    A tensor that was digested twice after a step appears twice.
-    """
-    idle = [row[0] for row in reader.rows(_IDLE)]
-    refreshed = refreshes(reader)
-    links = [
-        f"({step}, {past})"
-        for past, step in _over(idle)
-        if not refreshed & set(range(past + 1, step + 1))
-    ]
-    return [_NEXT + _UNTOLD, *([_OVER.format(links=", ".join(links))] if links else [])]
 
 
 def refreshes(reader: RunReader) -> set[int]:
@@ -76,16 +46,12 @@ def refreshes(reader: RunReader) -> set[int]:
 
 def all_breaks(reader: RunReader) -> list[Break]:
     """Where the chain of a run is broken, by step."""
-    columns = "found.step, gone.step, found.kind, found.layer, found.attempt = gone.attempt"
     names = reader.run_file.layer_names()
-    rows = {
-        row
-        for pair in pairs(reader)
-        for row in reader.rows(f"SELECT DISTINCT {columns} {pair} AND NOT {_EQUAL}")
-    }
+    columns = "found.step, found.kind, found.layer, found.attempt = gone.attempt"
+    rows = reader.rows(f"SELECT DISTINCT {columns} {LINKS} AND NOT {_EQUAL} ORDER BY ALL")
     return [
-        Break(step, past, kind, names[layer], within)
-        for step, past, kind, layer, within in sorted(rows)
+        Break(step, kind, names[layer], within)
+        for step, kind, layer, within in rows
         if layer in names
     ]
 
@@ -102,23 +68,12 @@ def carried(reader: RunReader, step: int) -> dict[tuple[int, str, str], bool]:
     """
     names = reader.run_file.layer_names()
     purpose = step in refreshes(reader)
-    columns = f"found.rank, found.kind, found.layer, bool_and({_EQUAL}) OR {purpose}"
+    columns = f"found.rank, found.kind, found.layer, bool_and({_EQUAL})"
+    rows = reader.rows(
+        f"SELECT {columns} {_LINKS} AND found.step = $step GROUP BY 1, 2, 3", {"step": step}
+    )
     return {
-        (rank, kind, names[layer]): equal
-        for pair in ([_NEXT] if purpose else pairs(reader))
-        for rank, kind, layer, equal in reader.rows(
-            f"SELECT {columns} {pair} AND found.step = $step GROUP BY ALL", {"step": step}
-        )
+        (rank, kind, names[layer]): equal or purpose
+        for rank, kind, layer, equal in rows
         if layer in names
     }
-
-
-def _over(idle: list[int]) -> list[tuple[int, int]]:
-    """(the step before, the step after) of each stretch of consecutive steps."""
-    stretches: list[tuple[int, int]] = []
-    for step in idle:
-        if stretches and stretches[-1][1] == step:
-            stretches[-1] = (stretches[-1][0], step + 1)
-        else:
-            stretches.append((step - 1, step + 1))
-    return stretches

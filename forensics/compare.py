@@ -103,11 +103,6 @@ def compare(original: RunReader, replayed: RunReader, first: int, last: int) -> 
     counts = original.rows(sql.DIGESTS_BOTH, span)
     # only of a replay that digests everything is it known what everything is
     every = all(item.digest_budget is None for item in replayed.run_file.attempts)
-    after = _whole(counts, "after") if every else set()
-    idle = both - {row[0] for row in counts}
-    for step in sorted(idle):  # skipped: it left what the step before it had left
-        if step == first or step - 1 in after:
-            after.add(step)
     return Comparison(
         first,
         last,
@@ -118,7 +113,7 @@ def compare(original: RunReader, replayed: RunReader, first: int, last: int) -> 
         compared=sum(row[2] for row in counts),
         possible=sum(row[3] for row in counts),
         whole_before=frozenset(_whole(counts, "before") if every else ()),
-        whole_after=frozenset(after),
+        whole_after=frozenset(_whole(counts, "after") if every else ()),
         not_restored=tuple(
             TensorDifference(*row) for row in original.rows(sql.NOT_RESTORED, {"first": first})
         ),

@@ -35,8 +35,7 @@ STEPS_BOTH: Final = f"""
     WHERE s.step BETWEEN $first AND $last
         AND (attempts.digest_budget IS NOT NULL OR s.step NOT IN (SELECT step FROM undigested))
         AND (attempts.digest_budget IS NULL OR s.step NOT IN (SELECT step FROM unmeasured))
-        AND (s.step IN (SELECT step FROM other.digests WHERE phase = 'after')
-            OR (s.skipped AND o.skipped))
+        AND s.step IN (SELECT step FROM other.digests WHERE phase = 'after')
 """
 
 # Per step and phase: digests in both, and in either

@@ -28,7 +28,7 @@ def from_trace(reader: RunReader) -> Result | None:
     found = [item for item in all_breaks(reader) if item.within]
     if not found:
         return None
-    step, past = found[0].step, found[0].past
+    step = found[0].step
     dtypes = {layer.name: layer.dtype for layer in reader.run_file.layers}
     solved = {
         (kind, name): _change(detail) for kind, name, detail in reader.rows(_ALERTS, {"step": step})
@@ -39,7 +39,7 @@ def from_trace(reader: RunReader) -> Result | None:
         if x.step == step
     )
     share = Watch(reader).watched(step).share
-    evidence = [f"the digests after step {past} and before step {step} differ"]
+    evidence = [f"the digests after step {step - 1} and before step {step} differ"]
     if share < 1:
         text = f"{percent(share)} of the state's transitions up to it were compared"
         evidence.append(f"{text}: a fault before it may have gone unseen")

@@ -11,11 +11,10 @@ from typing import Any
 from sdc_guard.store.lineage import lineage
 from sdc_guard.store.reader import RunReader
 
-from .chain import pairs, refreshes
+from .chain import LINKS, refreshes
 
 _STEPS = """
-    SELECT step, any_value(attempt), count(DISTINCT rank), bool_and(coalesce(skipped, false))
-    FROM steps GROUP BY step
+    SELECT step, any_value(attempt), count(DISTINCT rank) FROM steps GROUP BY step
 """
 
 # per step: ranks that digested before it and after it, and tensors before it and after it
@@ -53,13 +52,11 @@ class _Step:
         compared: tensors compared with what the step before had left.
         left: how many tensors it left, if all were digested; else None.
         whole: whether all is there that was due.
-        idle: whether it was skipped before it reached the optimizer.
     """
 
     compared: int
     left: int | None
     whole: bool
-    idle: bool
 
 
 class Watch:
@@ -93,10 +90,9 @@ class Watch:
         Under a digest budget every tensor counts as there from the first step on.
         """
         steps = [self._steps[n] for n in sorted(self._steps) if n <= upto]
-        acted = [step for step in steps if not step.idle]
         state = self._state(upto)
-        possible = sum(step.left or state for step in acted[:-1])
-        return Watched(sum(step.compared for step in acted), possible)
+        possible = sum(step.left or state for step in steps[:-1])
+        return Watched(sum(step.compared for step in steps), possible)
 
     def _state(self, upto: int) -> int:
         """How many tensors the state has; as many as it may have until a checkpoint tells."""
@@ -121,33 +117,30 @@ def _steps(reader: RunReader) -> dict[int, _Step]:
     refreshed = refreshes(reader)
     steps: dict[int, _Step] = {}
     past = 0
-    for number, (attempt, ranks, skipped) in sorted(rows.items()):
+    for number, (attempt, ranks) in sorted(rows.items()):
         _, before, after, found, left = digests.get(number, (attempt, 0, 0, 0, 0))
-        idle = skipped and not before + after
         if number in refreshed or number - 1 not in rows:
             past = 0  # nothing to compare with
         every = attempt not in partial
-        due = most_digests.get(attempt, 1) if every and not idle else 0
+        due = most_digests.get(attempt, 1) if every else 0
         steps[number] = _Step(
             # where all are digested, those found are those that were left
             compared=compared.get(number, min(past, found)),
             left=left if every and left else None,
             whole=ranks == most_rows[attempt] and min(before, after) >= due,
-            idle=idle,
         )
-        past = past if idle else left if every else 0
+        past = left if every else 0
     return steps
 
 
 def _compared(reader: RunReader, attempts: set[int]) -> dict[int, int]:
     """Step to the number of tensors compared with what one of `attempts` had left, or found."""
+    if not attempts:
+        return {}
     columns = "found.step, count(DISTINCT (found.rank, found.kind, found.layer))"
     chosen = ", ".join(map(str, sorted(attempts)))
     which = f"(found.attempt IN ({chosen}) OR gone.attempt IN ({chosen}))"
-    compared: dict[int, int] = {}
-    for pair in pairs(reader) if attempts else []:
-        compared |= dict(reader.rows(f"SELECT {columns} {pair} AND {which} GROUP BY found.step"))
-    return compared
+    return dict(reader.rows(f"SELECT {columns} {LINKS} AND {which} GROUP BY found.step"))
 
 
 def _most_ranks(rows: Iterable[list[Any]]) -> dict[int, int]:

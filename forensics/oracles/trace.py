@@ -54,9 +54,9 @@ class TraceOracle:
         share = self._watch.watched(manifest.trace_step).share
         for found in self._breaks:
             if found.step <= manifest.trace_step:
-                reason = f"{found.kind} {found.layer} changed between step {found.past} and step"
-                text = f"{reason} {found.step}, outside the optimizer"
-                return Judgement("corrupt", text, watched=share)
+                between = f"between step {found.step - 1} and step {found.step}"
+                reason = f"{found.kind} {found.layer} changed {between}, outside the optimizer"
+                return Judgement("corrupt", reason, watched=share)
         if not stored.sound:
             reason = f"stored bytes: {stored.reasons()[0]}"
             return Judgement("corrupt", reason, stored_bytes=True, watched=share)
@@ -72,7 +72,7 @@ class TraceOracle:
         for found in self._resumed_elsewhere:
             if found.step <= manifest.trace_step:
                 text = f"the attempt that begins at step {found.step} did not go on from the state"
-                return Judgement("untestable", f"{text} that step {found.past} left")
+                return Judgement("untestable", f"{text} that step {found.step - 1} left")
         return None
 
     def _against_trace(self, checkpoint: Checkpoint, manifest: Manifest) -> Judgement:

@@ -37,6 +37,7 @@ _WHOLE_LAYERS = """
             count(*) FILTER (place = 2) AS reduced,
             count(*) FILTER (place = 3) AS replicated,
             count(*) FILTER (place = 4) AS local,
+            any_value(scope) FILTER (place = 4) AS other,
             min(bits) FILTER (place IN (2, 3)) = max(bits) FILTER (place IN (2, 3)) AS agree
         FROM placed GROUP BY attempt, step, layer
     )
@@ -47,7 +48,7 @@ _WHOLE_LAYERS = """
         if(place = 1, nonfinite, own_nonfinite) AS nonfinite,
         if(place = 1, zeros, own_zeros) AS zeros,
         CASE place WHEN 1 THEN 'sharded' WHEN 2 THEN 'reduced' WHEN 3 THEN 'replicated'
-            ELSE 'local' END AS scope,
+            ELSE coalesce(other, 'local') END AS scope,
         CASE place WHEN 1 THEN sharded WHEN 2 THEN reduced WHEN 3 THEN replicated
             ELSE local END AS ranks,
         if(place IN (2, 3) AND ranks > 1, agree, NULL) AS agree

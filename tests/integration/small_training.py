@@ -9,13 +9,11 @@ them at a checkpoint.
 
 from __future__ import annotations
 
-import inspect
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -26,10 +24,6 @@ from sdc_guard.store.run_file import RunFile
 from sdc_guard.store.segment_file import encode
 from sdc_guard.store.segments import rank_folder, segment_path
 
-# digest every tensor at every step, where the guard would do less by itself
-EVERYTHING: dict[str, Any] = (
-    {"digest_budget": None} if "digest_budget" in inspect.signature(Guard).parameters else {}
-)
 EVERY = 5
 TENSORS = 15
 LAST = 20
@@ -61,7 +55,13 @@ def batch_of(step: int) -> torch.Tensor:
     return tokens
 
 
-def train(run: Path, until: int, fault: Fault | None = None, resume: Path | None = None) -> Path:
+def train(
+    run: Path,
+    until: int,
+    fault: Fault | None = None,
+    resume: Path | None = None,
+    budget: float | None = None,
+) -> Path:
     """Train steps 1 to `until`, or those after a checkpoint; a checkpoint every five steps."""
     torch.manual_seed(1)
     model = Net()
@@ -82,8 +82,9 @@ def train(run: Path, until: int, fault: Fault | None = None, resume: Path | None
     step = start
     # registered before the guard's, so that it strikes within the update
     optimizer.register_step_post_hook(lambda *_: strike("update", step, lambda: chosen.data))
-    options = {"run": run, "first_step": start + 1, "policy": "record", **EVERYTHING}
-    with Guard(model, optimizer, **options) as guard:
+    with Guard(
+        model, optimizer, run=run, first_step=start + 1, policy="record", digest_budget=budget
+    ) as guard:
         for step in range(start + 1, until + 1):
             strike("param", step, lambda: chosen.data)
             strike("exp_avg", step, lambda: optimizer.state[chosen]["exp_avg"])

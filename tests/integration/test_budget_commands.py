@@ -163,3 +163,20 @@ def test_a_break_before_the_first_checkpoint_may_not_be_the_first(recorded: Reco
     assert (found["last_clean"], found["first_corrupt"], found["exact"]) == (None, 4, False)
     assert found["proven"]
     assert "may have gone unseen" in found["evidence"][1]
+
+
+def test_a_guard_with_its_default_budget(tmp_path: Path) -> None:
+    run = small_training.train(tmp_path / "run", LAST, AT_REST, budget=0.2)
+    found = judged(run)
+    assert all("15 of 15 recorded tensors equal" in found[step].reason for step in (5, 10))
+    assert all(item.watched is not None and item.watched < 1 for item in found.values())
+    answer = bisect("verify", run, "--from", 10, "--json", "--", *resume_command())
+    assert answer.code in (1, 3), answer.err
+    located = answer.json
+    assert located["last_clean"] < 13 <= located["first_corrupt"]
+    assert not located["exact"] or located["first_corrupt"] == 13
+    assert located["class"] in ("state at rest", "undetermined")
+    clean = small_training.train(tmp_path / "clean", LAST, budget=0.2)
+    replayed = bisect("verify", clean, "--from", 10, "--json", "--", *resume_command())
+    assert (replayed.code, replayed.json["last_clean"]) == (0, LAST), replayed.err
+    assert replayed.json["evidence"][1] == "after step 20 the whole state is equal"

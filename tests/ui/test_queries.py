@@ -51,12 +51,12 @@ def test_coverage_names_what_cannot_be_seen(tmp_path: Path) -> None:
 
 
 def test_a_run_has_ended_when_its_newest_attempt_did(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", starts=(1, 6))
+    run = make_run(tmp_path / "run", starts=(1, 7))
     with Trace(run) as trace:
         trace.steps(1, 5)
         trace.row("events", 6, kind="end", detail="")
     with Trace(run, attempt=2) as trace:
-        trace.steps(6, 7)
+        trace.steps(7, 7)
     with RunReader(run) as reader:
         newest = queries.newest_step(reader)
         assert newest is not None

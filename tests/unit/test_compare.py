@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traces import LAYERS, digest, gradient, make_run, step, turning_steps, whole_steps, write
+from traces import LAYERS, gradient, make_run, turning_steps, whole_steps, write
 
 from forensics.compare import Comparison, compare
 from sdc_guard import RunReader
@@ -148,23 +148,6 @@ def test_layers_are_matched_by_name(tmp_path: Path) -> None:
     assert (difference.step, tensor.layer, tensor.name) == (6, 0, "layer.3")
 
 
-def test_a_step_skipped_in_both_is_compared_and_leaves_what_was_left(tmp_path: Path) -> None:
-    def rows(first: int) -> list[Any]:
-        before = whole_steps(first, 7)
-        after = [row for row in whole_steps(9, LAST) if (row[1]["step"], row[0]) != (9, "digests")]
-        after += [digest(9, "before", n, 80 + n) for n in range(4)]
-        after += [digest(9, "after", n, 100 + n) for n in range(4)]
-        return [*before, step(8, skipped=True), *after]
-
-    run = make_run(tmp_path / "run")
-    write(run, rows(0))
-    replay = make_run(tmp_path / "replay", Attempt(1, FIRST, 0.0))
-    write(replay, rows(FIRST))
-    found = compared(run, replay)
-    assert (found.missing, found.difference) == ((), None)
-    assert found.known_up_to(9) == 8
-
-
 @pytest.mark.parametrize(
     ("columns", "what"), [({"loss_scale": 512.0}, "scale"), ({"skipped": True}, "skipped")]
 )
@@ -194,11 +177,14 @@ def test_a_loss_scale_that_one_of_them_did_not_record_is_no_difference(tmp_path:
 
 
 def test_a_replay_with_a_budget_of_its_own_shows_nothing_whole(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    write(run, [*whole_steps(0, 20), *measured(0, 20)])
     replay = make_run(tmp_path / "replay", Attempt(1, FIRST, 0.0, digest_budget=0.2))
     write(replay, [*turning_steps(FIRST, LAST), *measured()])
-    found = compared(run, replay)
-    assert (found.whole_after, found.whole_before) == (frozenset(), frozenset())
-    assert found.watched < 1
-    assert found.known_up_to(LAST + 1) == FIRST - 1
+    for name, attempt, steps in (
+        ("whole", Attempt(1, 0, 0.0), whole_steps(0, 20)),
+        ("part", BUDGET, turning_steps(0, 20)),
+    ):
+        run = make_run(tmp_path / name, attempt)
+        write(run, [*steps, *measured(0, 20)])
+        found = compared(run, replay)
+        assert (found.whole_after, found.whole_before) == (frozenset(), frozenset())
+        assert found.known_up_to(LAST + 1) == FIRST - 1

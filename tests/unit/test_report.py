@@ -80,6 +80,6 @@ def test_the_report_says_what_was_not_watched(tmp_path: Path) -> None:
         text = markdown(reader, [], [])
     assert "10 steps recorded (0 to 9), 4 layers, 1 attempts." in text
     assert "1 of them skipped: no update was applied." in text
-    # 8 of the 4·8 transitions up to step 8; step 9 was none
-    assert "25 % of the state's transitions from step to step were compared." in text
+    # 8 of the 4·9 transitions up to step 9
+    assert "22.2 % of the state's transitions from step to step were compared." in text
     assert "| 0 | capture | one compiled step |" in text

@@ -88,6 +88,10 @@ def test_a_rank_that_is_missing_is_a_hole(tmp_path: Path) -> None:
     assert holes(run, 7) == []
     assert holes(run, 9) == [8, 9]
     assert watched(run, 7) == Watched(2 * 4 * 7, 2 * 4 * 7)
+    part = make_run(tmp_path / "part", BUDGET)
+    write(part, turning_steps(0, 9))
+    write(part, turning_steps(0, 7), rank=1)
+    assert (holes(part, 7), holes(part, 9)) == ([], [8, 9])
 
 
 def test_a_break_is_seen_where_it_was_watched(tmp_path: Path) -> None:
@@ -97,7 +101,7 @@ def test_a_break_is_seen_where_it_was_watched(tmp_path: Path) -> None:
             rows[number] = (table, {**columns, "s1": -1})
     run = make_run(tmp_path, BUDGET)
     write(run, rows)
-    assert broken(run) == [Break(7, 6, "param", "layer.2", within=True)]
+    assert broken(run) == [Break(7, "param", "layer.2", within=True)]
     with RunReader(run) as reader:
         assert breaks(reader) == [(7, "param", "layer.2")]
         assert carried(reader, 7) == {(0, "param", "layer.2"): False}
@@ -116,21 +120,7 @@ def test_what_the_script_wrote_on_purpose_is_no_break_and_not_watched(tmp_path: 
         assert set(carried(reader, 10).values()) == {True}
 
 
-def test_a_skipped_step_hides_no_change_and_is_no_hole(tmp_path: Path) -> None:
-    rows = whole_steps(0, 3)
-    rows += [step(4, skipped=True), step(5, skipped=True)]
-    rows += [digest(6, "before", n, 40 + n + (n == 1)) for n in range(4)]
-    rows += [step(6), *(digest(6, "after", n, 70 + n) for n in range(4))]
-    run = make_run(tmp_path)
-    write(run, rows)
-    assert holes(run, 6) == []
-    assert broken(run) == [Break(6, 3, "param", "layer.1", within=True)]
-    assert watched(run, 6) == Watched(4 * 4, 4 * 4)
-    write(run, [("events", {"step": 5, "kind": "refresh", "detail": ""})])
-    assert broken(run) == []
-
-
-def test_a_step_that_is_missing_and_not_skipped_links_nothing(tmp_path: Path) -> None:
+def test_a_step_that_is_missing_links_nothing(tmp_path: Path) -> None:
     rows = [*whole_steps(0, 3), *(digest(6, "before", n, 1) for n in range(4)), step(6)]
     run = make_run(tmp_path)
     write(run, rows)
@@ -143,7 +133,7 @@ def test_an_attempt_that_goes_on_from_elsewhere(tmp_path: Path) -> None:
     write(run, whole_steps(0, 9))
     rows = turning_steps(5, 9, attempt=2)
     write(run, [*rows, digest(5, "before", 0, 999, attempt=2)])
-    assert broken(run) == [Break(5, 4, "param", "layer.0", within=False)]
+    assert broken(run) == [Break(5, "param", "layer.0", within=False)]
     with RunReader(run) as reader:
         assert breaks(reader) == []
     # whole up to step 4, one of four at the resume, one at each of the four steps after

@@ -110,8 +110,9 @@ def test_local_rows_without_a_reduction(run: Path) -> None:
     record(run, 0, [measures(2.0, "local"), measures(1.0, None, step=8)])
     assert whole(run, condition="step = 7") == [(2.0, 1.0, 0.125, 1, 2, "local", 1, None)]
     assert whole(run, "norm, scope, ranks", "step = 8") == [(1.0, "local", 1)]
-    record(run, 1, [measures(5.0, "local")])
+    record(run, 1, [measures(5.0, "local"), measures(6.0, "partial", step=9)])
     assert whole(run, "norm, ranks, agree", "step = 7") == [(2.0, 2, None)]
+    assert whole(run, "norm, scope, agree", "step = 9") == [(6.0, "partial", None)]
 
 
 def test_a_missing_or_infinite_value_stays_one(run: Path) -> None:
