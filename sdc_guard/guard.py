@@ -427,6 +427,7 @@ class Guard:
 
     def _look_again(self) -> None:
         """See parameters that were added, replaced or unfrozen."""
+        self._drain(wait=True)  # what waits is in the order of the layers until now
         before = self._place.layer_names
         self._place = with_layers_of(self._place, self._model)
         old = self._capture
