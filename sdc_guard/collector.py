@@ -38,7 +38,7 @@ class Collector:
         self._scale, self._rotation = scale, rotation
         self._audits: list[OptimizerAudit] = []
         self._clock: float | None = None
-        self._losses: list[torch.Tensor] = []
+        self._losses: list[torch.Tensor | float] = []
         self._batches: list[HostCopy] = []
         self._tokens = 0
         self._carried: list[Key] = []
@@ -118,7 +118,7 @@ class Collector:
                 Gradients(measured.rows, HostCopy(measured.sums), measured.reduced)
                 for measured in self.capture.take(stepped=stepped)
             ),
-            losses=HostCopy(stack_rows(losses)) if losses else None,
+            losses=HostCopy(_stacked(losses)) if losses else None,
             accumulation=accumulation,
             batches=batches,
             tokens=tokens or None,
@@ -167,11 +167,23 @@ def _differ(left: PendingDigests | None, found: PendingDigests) -> bool:
     return not torch.equal(left.rows, found.rows)
 
 
-def _scalar(loss: Any) -> torch.Tensor:
+def _scalar(loss: Any) -> torch.Tensor | float:
     # a copy: the script may change its own tensor in place
-    if isinstance(loss, torch.Tensor):
-        return loss.detach().to(torch.float64, copy=True).reshape(())
-    return torch.tensor(float(loss), dtype=torch.float64)
+    if not isinstance(loss, torch.Tensor):
+        return float(loss)
+    if loss.is_cpu:
+        return loss.item()
+    return loss.detach().to(torch.float64, copy=True).reshape(())
+
+
+def _stacked(losses: list[torch.Tensor | float]) -> torch.Tensor:
+    if all(isinstance(loss, float) for loss in losses):
+        return torch.tensor(losses, dtype=torch.float64)
+    tensors = [
+        loss if isinstance(loss, torch.Tensor) else torch.tensor(loss, dtype=torch.float64)
+        for loss in losses
+    ]
+    return stack_rows(tensors)
 
 
 def _is_scalar(loss: Any) -> bool:

@@ -214,7 +214,7 @@ class Recorder:
     def _carried_alerts(
         self, step: int, found: DigestTable, live: Callable[[Key], torch.Tensor | None]
     ) -> list[Alert]:
-        if self._left_behind is None:
+        if self._left_behind is None or not found.keys:
             return []
         alerts = []
         for key, old, new in changed(self._left_behind, found):
@@ -260,6 +260,8 @@ class Recorder:
             )
 
     def _write_digests(self, step: int, phase: str, table: DigestTable) -> None:
+        if not table.keys:
+            return
         self._append(
             "digests",
             step,

@@ -25,6 +25,9 @@ class PendingDigests:
     rows: torch.Tensor
 
 
+NO_DIGESTS: Final = PendingDigests((), torch.empty((0, 3), dtype=torch.int64))
+
+
 class CarriedState:
     """The parameters that only these optimizers may write to, and each of Adam's moments by now.
 
@@ -132,5 +135,7 @@ def digest_state(
         offsets: by layer, index of a part's first element in the whole tensor, if not 0, or its
             span.
     """
+    if not tensors:
+        return NO_DIGESTS
     places = [offsets.get(layer, 0) for _, layer in tensors]
     return PendingDigests(tuple(tensors), digest_rows(list(tensors.values()), offsets=places))
