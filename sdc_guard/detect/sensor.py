@@ -41,6 +41,10 @@ class StepSensor:
         bad = nonfinite > 0
         norms = np.where(bad, np.nan, norms)
         far = self._window.far(norms, _NEAREST_ALARM)
+        if not (far.any() or bad.any()):
+            self._window.admit(norms, ~bad)
+            self._nonfinite_before = bad
+            return self.judge_loss(step, loss)
         ratio, z = self._window.ratio(norms, far), self._window.robust_z(norms, far)
         with np.errstate(invalid="ignore"):
             too_large, odd = ratio > RATIO_LIMIT, np.abs(z) > Z_LIMIT

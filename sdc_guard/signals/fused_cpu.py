@@ -102,6 +102,25 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="sdc-guard-measure")
 
 
+@compiled()
+def _many32(addresses: Any, counts: Any, rows: Any, table: Any) -> None:
+    for place in range(len(rows)):
+        _part32(addresses[place], counts[place], table[rows[place]])
+
+
+def sums_of_many(tensors: dict[int, torch.Tensor], table: NDArray[np.float64]) -> None:
+    """Write what `sums` does for several small tensors to rows of a table, in one call.
+
+    Args:
+        tensors: by their row; float32, contiguous, of at most PART elements, on the CPU.
+        table: float64, shape (at least the largest row + 1, 5).
+    """
+    rows = np.fromiter(tensors, np.int64, len(tensors))
+    addresses = np.array([tensor.data_ptr() for tensor in tensors.values()], dtype=np.int64)
+    counts = np.array([tensor.numel() for tensor in tensors.values()], dtype=np.int64)
+    _many32(addresses, counts, rows, table)
+
+
 def sums(tensor: torch.Tensor, out: NDArray[np.float64]) -> None:
     """Write Σg², max|g|, Σ|g|, non-finite and zero elements of a dense real tensor to `out`.
 

@@ -25,11 +25,14 @@ from ..digest.reference import stack_rows
 from ..store.run_file import Layer
 from .device_sums import sums_on_device
 from .flat_shards import FlatPart, placements
+from .fused_cpu import sums_of_many
 from .limits import capturing
-from .measures import sums_into
+from .measures import is_dense, sums_into
 from .placement import local, of_gradient
 
 Parameters = list[tuple[Layer, torch.nn.Parameter]]
+# elements; a gradient that small is not worth a call of its own while the cache holds it
+_SMALL = 1 << 12
 _current_task = torch._C._current_graph_task_id
 
 
@@ -73,6 +76,13 @@ class GradientCapture:
         self.placements = placements([parameter for _, parameter in parameters], flat or {})
         self._is_plain = [place.scope == "local" for place in self.placements]
         self._numel = [layer.numel for layer, _ in parameters]
+        self._is_small = [
+            plain and numel <= _SMALL and parameter.is_cpu
+            for plain, numel, (_, parameter) in zip(
+                self._is_plain, self._numel, parameters, strict=True
+            )
+        ]
+        self._late: set[int] = set()
         self._trouble = trouble
         self._begins, self._ended, self._reducing = begins, ended, reducing
         count = len(parameters)
@@ -129,6 +139,11 @@ class GradientCapture:
                 if old in other._on_device:
                     self._on_device[row] = other._on_device[old]
         self._ends = other._ends
+        self._late = {
+            places[id(other.parameters[row][1])]
+            for row in other._late
+            if id(other.parameters[row][1]) in places
+        }
 
     def remove(self) -> None:
         """Remove the hooks that this object registered, and no others."""
@@ -142,6 +157,8 @@ class GradientCapture:
         Args:
             stepped: the step has been taken already, and may have dropped the gradients.
         """
+        if self._late:
+            self._measure_late()
         if stepped:
             present = self._measured
         else:
@@ -173,7 +190,7 @@ class GradientCapture:
 
     def reset(self) -> None:
         """Forget what was measured."""
-        self._on_device, self._reduced = {}, None
+        self._on_device, self._reduced, self._late = {}, None, set()
         self._seen_in_host = [False] * len(self.parameters)
         self._measured = [False] * len(self.parameters)
         self._ends = []
@@ -200,7 +217,7 @@ class GradientCapture:
             row
             for row, (_, parameter) in enumerate(self.parameters)
             if parameter.grad is not None
-            and not self._measured[row]
+            and (not self._measured[row] or row in self._late)
             and (parameters is None or id(parameter) in parameters)
         ]
         self._measure(rows, reduced=False)
@@ -219,6 +236,9 @@ class GradientCapture:
             if self._under_way is None or self._under_way() is None:
                 self._begin(row, gradient)
             self._fired[row] = _current_task()
+            if self._is_small[row] and not self._reducing:
+                self._late.add(row)
+                return
             if self._is_plain[row] and gradient.is_cpu:
                 sums_into(gradient, self._numel[row], self._table[row])
                 self._measured[row] = self._seen_in_host[row] = True
@@ -266,11 +286,29 @@ class GradientCapture:
         try:
             # numbers grow: a backward that ends after one of a higher number holds that one
             self._ends = [*(number for number in self._ends if number < task), task]
+            self._measure_late()
             self._measure_unseen(task)
         except Exception as error:  # noqa: BLE001 - because it would surface in the user's backward()
             self._trouble("measuring gradients", error)
         if self._ended is not None:
             self._ended()
+
+    def _measure_late(self) -> None:
+        """Measure the small gradients of a backward together."""
+        rows, self._late = sorted(self._late), set()
+        together: dict[int, torch.Tensor] = {}
+        for row in rows:
+            gradient = self.parameters[row][1].grad
+            if gradient is None:
+                continue
+            if gradient.dtype is torch.float32 and gradient.is_cpu and is_dense(gradient):
+                together[row] = gradient
+                self._measured[row] = self._seen_in_host[row] = True
+                self._versions[row] = gradient._version
+            else:
+                self._measure([row], reduced=False)
+        if together:
+            sums_of_many(together, self._table)
 
     def _measure_unseen(self, task: int) -> None:
         every_hook = self._fired.count(task) == len(self._fired)
@@ -331,6 +369,7 @@ class GradientCapture:
         sums_into(mine, self._stands_for(row, mine), self._table[row])
         self._measured[row] = self._seen_in_host[row] = True
         self._versions[row] = gradient._version
+        self._late.discard(row)
 
     def _stands_for(self, row: int, mine: torch.Tensor) -> int:
         """Elements that this rank's gradient stands for."""

@@ -96,6 +96,11 @@ def _sums_flat(flat: torch.Tensor) -> torch.Tensor:
     )
 
 
+def is_dense(gradient: torch.Tensor) -> bool:
+    """Whether a gradient's elements lie row by row in one piece of memory."""
+    return gradient.layout is torch.strided and gradient.is_contiguous()
+
+
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """The same elements in one piece of memory, in any order."""
     if tensor.is_contiguous():

@@ -226,7 +226,7 @@ def test_trouble_in_a_hook_is_told_and_does_not_reach_the_backward(
     def broken(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("sdc_guard.signals.gradients.sums_into", broken)
+    monkeypatch.setattr("sdc_guard.signals.gradients.sums_of_many", broken)
     model(torch.ones(4, 3)).sum().backward()
     monkeypatch.undo()
     assert {str(error) for _, error in troubles} == {"out of memory"}
@@ -312,4 +312,20 @@ def test_only_its_own_hooks_are_removed() -> None:
     capture.remove()
     model(torch.ones(4, 3)).sum().backward()
     assert calls == [1]
+    assert capture.take() == []
+
+
+def test_large_and_small_gradients_are_measured_alike(rng: np.random.Generator) -> None:
+    """Small ones together at the end of the backward, large ones in their own hooks."""
+    model = nn.ParameterList(nn.Parameter(torch.zeros(n)) for n in (1, 3, 4096, 4097, 600_000))
+    values = [torch.from_numpy(rng.standard_normal(len(p), dtype=np.float32)) for p in model]
+    capture, troubles = attach(model)
+    for _ in range(2):  # accumulated: the newest counts
+        sum((p * value).sum() for p, value in zip(model, values, strict=True)).backward()
+    assert troubles == []
+    found = taken(capture)
+    assert len(found) == 5
+    for row, value in enumerate(values):
+        assert found[row]["norm"] == pytest.approx(2 * float(value.double().norm()), rel=1e-6)
+    model[0].grad = None
     assert capture.take() == []
