@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 _GUESSED_SPEED: Final = 0.5e9  # bytes a second, until a digest was timed
 _A_TENSOR: Final = 8192  # bytes that could be read in the time that each tensor costs besides
-_WEIGHT: Final = 0.1  # of the newest observation in the averages
+_WEIGHT: Final = 0.1  # of the newest observation in the average
+_RECENT: Final = 8  # steps
 
 
 class Rotation:
@@ -23,6 +25,7 @@ class Rotation:
     def __init__(self, budget: float | None) -> None:
         self._budget = budget
         self._speed = _GUESSED_SPEED
+        self._recent: deque[float] = deque(maxlen=_RECENT)
         self._step_seconds: float | None = None
         self._credit = 0.0
         self._next = 0
@@ -36,11 +39,9 @@ class Rotation:
 
     def step_took(self, seconds: float) -> None:
         """Learn the time from one step to the next, in seconds."""
-        known = self._step_seconds
-        # a pause (evaluation, a checkpoint) is no measure of what a step may cost
-        self._step_seconds = (
-            seconds if known is None else known + _WEIGHT * (min(seconds, 2 * known) - known)
-        )
+        # the shortest: a pause (evaluation, a checkpoint) is no measure of what a step may cost
+        self._recent.append(seconds)
+        self._step_seconds = min(self._recent)
 
     def digested(self, tensors: int, size: int, seconds: float) -> None:
         """Learn the speed of digests: `tensors` of `size` bytes together took `seconds`."""
