@@ -40,7 +40,7 @@ class Collector:
         self._clock: float | None = None
         self._losses: list[torch.Tensor | float] = []
         self._batches: list[HostCopy] = []
-        self._tokens = 0
+        self._tokens: list[int] = []
         self._carried: list[Key] = []
         self._found: PendingDigests | None = None
         self._left: PendingDigests | None = None
@@ -70,7 +70,15 @@ class Collector:
         digest = batch_digest(batch)
         if digest is not None:
             self._batches.append(HostCopy(digest))
-            self._tokens += next(tensors_of(batch)).numel()
+            self._tokens.append(next(tensors_of(batch)).numel())
+
+    def forget(self, backwards: int) -> None:
+        """Forget what was observed of backwards whose gradients the script has dropped.
+
+        What was observed beyond them belongs to the backward that begins now.
+        """
+        for observed in (self._losses, self._batches, self._tokens):
+            del observed[:backwards]
 
     def observe_closure(self, loss: Any) -> None:
         """Take the loss that a closure returned, unless the script gave its own."""
@@ -106,7 +114,7 @@ class Collector:
         # sharded gradients that are not yet reduced fire no hook in their backward
         accumulation = max(self.capture.backwards, len(losses), 1)
         batches, self._batches = tuple(self._batches), []
-        tokens, self._tokens = self._tokens, 0
+        tokens, self._tokens = sum(self._tokens), []
         scale = self._scale.value()
         found_inf = None if skipped else self._scale.found_inf(self._optimizers)
         return BeforeStep(
@@ -178,7 +186,7 @@ def _scalar(loss: Any) -> torch.Tensor | float:
 
 def _stacked(losses: list[torch.Tensor | float]) -> torch.Tensor:
     if all(isinstance(loss, float) for loss in losses):
-        return torch.tensor(losses, dtype=torch.float64)
+        return torch.tensor(losses, dtype=torch.float64, device="cpu")
     tensors = [
         loss if isinstance(loss, torch.Tensor) else torch.tensor(loss, dtype=torch.float64)
         for loss in losses

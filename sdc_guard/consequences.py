@@ -71,6 +71,8 @@ class Consequences:
         Without gradients the optimizers change nothing. `other_rank` is set where it is left out
         for the alerts of another rank alone.
         """
+        if self._policy == "halt":
+            return bool(alerts)  # `decide` ends the training before it is applied
         if self._policy != "skip":
             return False
         self._agreed = True

@@ -113,7 +113,7 @@ class Guard:
         self._optimizers = listed(optimizer)
         check(policy, first_step, shadow_every, digest_budget, invariants_every)
         replayed = os.environ.get(RUN_VARIABLE)
-        self.run = Path(replayed or run)
+        self.run = Path(replayed or run).absolute()  # the script may change its working folder
         if replayed:
             digest_budget = None  # a replay is there to be compared
         close_earlier(self._optimizers, self.run)
@@ -125,6 +125,7 @@ class Guard:
         self._step = first_step
         self._stepped = False
         self._emitted = False
+        self._closed = False
         self._judged = 0.0
         self._told: set[str] = set()
         self._pending: deque[BeforeStep | AfterStep] = deque()
@@ -241,6 +242,7 @@ class Guard:
             return
         with self._safely("closing"):
             self._settle()
+        self._closed = True
         self._hooks.remove()
         self._capture.remove()
         self._consequences.step_ended()
@@ -334,8 +336,7 @@ class Guard:
         if not self._mine():
             return
         with self._safely("recording a step"):
-            if not self._hooks.open:
-                self._settle()
+            self._settle()
 
     def _backward_ended(self) -> None:
         if not self._mine():
@@ -352,7 +353,7 @@ class Guard:
         A forked process inherits the hooks and must not write into this run. Into a CUDA graph
         that is being captured nothing of the guard's may come.
         """
-        if self._place.owner != os.getpid():
+        if self._place.owner != os.getpid() or self._closed:
             return False
         if capturing():
             self._tell(CAPTURING)
@@ -393,6 +394,7 @@ class Guard:
             owned,
             self.health.trouble,
             begins=self._backward_begins,
+            dropped=self._collector.forget,
             ended=self._backward_ended,
             reducing=self._place.world_size > 1,
             flat=flat,
@@ -468,6 +470,7 @@ class Guard:
 
     def _abandon(self) -> None:
         self._hooks.abandon()
+        self.step_ends()  # it has its number, and its row is marked as skipped
         self._writer.flush(5.0)
 
     def _shadow_result(self) -> ShadowResult | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
@@ -44,7 +46,8 @@ class StepHooks:
         self._count = len(optimizers)
         self._listener = listener
         self._stepped: set[int] = set()
-        self._inside = 0
+        self._busy = False  # the listener or a closure is at work on the open step
+        self._left = False  # the optimizer's own step began, and has not ended yet
         self.open = False
         self.in_backward = False
         self._handles = [
@@ -68,50 +71,60 @@ class StepHooks:
         self._handles = []
 
     def settle(self) -> None:
-        """End a step that is open although nothing of it runs any more."""
-        if self.open and not self._inside:
+        """End a step that is open although nothing of it runs any more.
+
+        Either not every optimizer took part in it, or an exception left the optimizer's step.
+        """
+        if self.open and not self._busy and not self.in_backward:
             self._end()
 
     def abandon(self) -> None:
         """Forget the open step: an exception ends it before anything was applied."""
         self.open = self.in_backward = False
-        self._stepped, self._inside = set(), 0
+        self._stepped, self._left = set(), False
 
     def backward_ended(self) -> None:
         """End a step that was taken inside of the backward that ends now."""
-        if self.in_backward:
-            self.settle()
+        if self.open and self.in_backward:
+            self._end()
 
     # an optimizer's compiled step would be traced through the hooks otherwise
     @_disable_dynamo
     def _before(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, ...] | None:
-        # an exception in an optimizer leaves its post-hook out: the next call is no inner one
-        self._inside = 0
-        if self.open and id(optimizer) in self._stepped:
+        # an exception in an optimizer leaves its post-hook out
+        if self.open and (self._left or id(optimizer) in self._stepped):
             self._end()
         arguments, has_closure = self._with_closure(args, kwargs)
         if not self.open:
             self.open = True
             self.in_backward = torch._C._current_graph_task_id() != -1
-            self._listener.step_begins(optimizer, has_closure=has_closure)
+            with self._at_work():
+                self._listener.step_begins(optimizer, has_closure=has_closure)
         if self.in_backward:
             self._listener.step_goes_on(optimizer)
-        self._inside = 1
+        self._left = not self.in_backward
         return arguments
 
     @_disable_dynamo
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._inside = 0
+        self._left = False
         self._stepped.add(id(optimizer))
         if self.open and len(self._stepped) == self._count and not self.in_backward:
             self._end()
 
     def _end(self) -> None:
-        self.open = self.in_backward = False
-        self._stepped = set()
+        self.abandon()
         self._listener.step_ends()
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        before, self._busy = self._busy, True
+        try:
+            yield
+        finally:
+            self._busy = before
 
     def _with_closure(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -122,8 +135,9 @@ class StepHooks:
             return None, False
 
         def told() -> Any:
-            loss = closure()
-            self._listener.closure_returned(loss)
+            with self._at_work():
+                loss = closure()
+                self._listener.closure_returned(loss)
             return loss
 
         if len(args) > 1:

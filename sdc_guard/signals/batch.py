@@ -26,12 +26,28 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
             yield from tensors_of(item)
 
 
+def _plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The plain tensors of which a tensor consists: indices and values of a sparse one.
+
+    Of a tensor without readable memory (meta, mkldnn) there are none.
+    """
+    if tensor.is_meta or tensor.is_mkldnn:
+        return []
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor]
+
+
 def batch_digest(batch: Any) -> torch.Tensor | None:
     """Digests of a batch's tensors, int64 (tensors, 3), on their device; None without tensors.
 
     Of a distributed tensor it is this rank's part.
     """
-    tensors = [local(tensor) for tensor in tensors_of(batch)]
+    tensors = [part for tensor in tensors_of(batch) for part in _plain_parts(local(tensor))]
     return digest_rows(tensors) if tensors else None
 
 

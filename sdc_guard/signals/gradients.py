@@ -58,6 +58,7 @@ class GradientCapture:
         trouble: called with a place and an exception for what goes wrong in a hook.
         begins: called at the first hook of each backward.
         ended: called when a backward has ended, or one inside of it.
+        dropped: called with the number of backwards whose gradients the script has dropped.
         reducing: whether other ranks' gradients are added to plain ones during backward.
         flat: parts of flat tensors, by id of the parameter.
     """
@@ -69,6 +70,7 @@ class GradientCapture:
         *,
         begins: Callable[[], None] | None = None,
         ended: Callable[[], None] | None = None,
+        dropped: Callable[[int], None] | None = None,
         reducing: bool = False,
         flat: Mapping[int, FlatPart] | None = None,
     ) -> None:
@@ -85,6 +87,7 @@ class GradientCapture:
         self._late: set[int] = set()
         self._trouble = trouble
         self._begins, self._ended, self._reducing = begins, ended, reducing
+        self._dropped = dropped
         count = len(parameters)
         self._table: NDArray[np.float64] = np.zeros((count, 5))
         self._measured = [False] * count  # since the last take()
@@ -256,6 +259,8 @@ class GradientCapture:
         if self._begins is not None:
             self._begins()
         if self._first is not None and self._first[0] == row and self._first[1]() is not gradient:
+            if self._ends and self._dropped is not None:
+                self._dropped(len(self._ends))
             self._ends = []  # the script dropped what had been accumulated
         self._first = (row, weakref.ref(gradient))
         self.wait_for_end()

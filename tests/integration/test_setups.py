@@ -798,3 +798,108 @@ def test_setups_compiled_optimizer_step(tmp_path: Path) -> None:
             sound(guard)
     equal(recorded(tmp_path), expected)
     same_bits(model, twin)
+
+
+@pytest.mark.parametrize("policy", ["record", "skip", "halt"])
+def test_setups_an_exception_inside_of_the_optimizers_step(tmp_path: Path, policy: str) -> None:
+    """The step that it left is over; the next one is judged as its own."""
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    guard = attach(model, optimizer, tmp_path, policy=policy, digest_budget=None)
+    fail = [False]
+
+    def out_of_memory(*_: Any) -> None:
+        if fail[0]:
+            raise MemoryError
+
+    optimizer.register_step_pre_hook(out_of_memory)
+    expected = []
+    halted = []
+    for step, batch in enumerate(batches(6)):
+        loss = loss_of(model, batch) * (float("nan") if step == 3 else 1.0)
+        loss.backward()
+        guard.observe(loss, batch)
+        expected.append(norms(model))
+        fail[0] = step == 2
+        try:
+            optimizer.step()
+        except MemoryError:
+            assert step == 2
+        except TrainingHalted:
+            halted.append(step)
+        optimizer.zero_grad()
+    guard.close()
+    equal(recorded(tmp_path), expected)
+    assert halted == ([3] if policy == "halt" else [])
+    found = rows(tmp_path, "SELECT step, skipped FROM steps ORDER BY step")
+    assert found == [(step, step == 3 and policy != "record") for step in range(6)]
+    if policy != "record":
+        assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_setups_a_batch_that_the_script_drops_is_not_the_next_ones(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    alerts: list[Alert] = []
+    guard = attach(model, optimizer, tmp_path, policy="skip", on_alert=alerts.append)
+    kept = []
+    for number, batch in enumerate(batches(6)):
+        loss = loss_of(model, batch) * (float("nan") if number == 3 else 1.0)
+        loss.backward()
+        guard.observe(loss, batch)
+        if number == 3:
+            optimizer.zero_grad()
+            continue
+        kept.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    guard.close()
+    assert alerts == []
+    found = rows(tmp_path, "SELECT loss, accumulation, skipped, tokens FROM steps ORDER BY step")
+    assert found == [(loss, 1, False, 16 * 6) for loss in kept]
+
+
+def test_setups_a_working_folder_that_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    guard = attach(model, optimizer, Path("runs/a"))
+    train(model, optimizer, batches(2), guard)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    folder = guard.checkpoint({"model": model}, 1)
+    guard.close()
+    assert folder is not None
+    assert folder.parent == tmp_path / "runs" / "a" / "archive"
+    assert rows(tmp_path / "runs" / "a", "SELECT count(*) FROM steps") == [(2,)]
+    sound(guard)
+
+
+def test_setups_after_close_nothing_is_recorded_or_hooked(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    guard = attach(model, optimizer, tmp_path)
+    train(model, optimizer, batches(2), guard)
+    guard.close()
+    guard.refresh()
+    guard.observe(1.0)
+    assert guard.checkpoint({"model": model}, 1) is None
+    assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+    assert not (tmp_path / "archive").exists()
+    sound(guard)
+
+
+def test_setups_sparse_batches_have_a_hash(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    guard = attach(model, optimizer, tmp_path)
+    for batch in batches(2):
+        loss_of(model, batch).backward()
+        guard.observe(1.0, [batch[0].to_sparse(), torch.empty(3, device="meta")])
+        optimizer.step()
+        optimizer.zero_grad()
+    guard.close()
+    assert rows(tmp_path, "SELECT count(DISTINCT batch_hash) FROM steps") == [(2,)]
+    sound(guard)
