@@ -9,11 +9,13 @@ them at a checkpoint.
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -101,6 +103,22 @@ def train(
             if step % EVERY == 0:
                 guard.checkpoint({"model": model, "optimizer": optimizer}, step)
     return run
+
+
+def train_apart(*arguments: object, **options: object) -> Path:
+    """`train` in a process of its own, as a replay is: other tests change settings of torch."""
+    process = multiprocessing.get_context("spawn").Process(
+        target=_train_alone, args=(arguments, options)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    return Path(str(arguments[0]))
+
+
+def _train_alone(arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    train(*arguments, **options)
 
 
 def _element(fault: Fault) -> int:

@@ -166,7 +166,7 @@ def test_a_break_before_the_first_checkpoint_may_not_be_the_first(recorded: Reco
 
 
 def test_a_guard_with_its_default_budget(tmp_path: Path) -> None:
-    run = small_training.train(tmp_path / "run", LAST, AT_REST, budget=0.2)
+    run = small_training.train_apart(tmp_path / "run", LAST, AT_REST, budget=0.2)
     found = judged(run)
     assert all("15 of 15 recorded tensors equal" in found[step].reason for step in (5, 10))
     assert all(item.watched is not None and item.watched < 1 for item in found.values())
@@ -176,7 +176,7 @@ def test_a_guard_with_its_default_budget(tmp_path: Path) -> None:
     assert located["last_clean"] < 13 <= located["first_corrupt"]
     assert not located["exact"] or located["first_corrupt"] == 13
     assert located["class"] in ("state at rest", "undetermined")
-    clean = small_training.train(tmp_path / "clean", LAST, budget=0.2)
+    clean = small_training.train_apart(tmp_path / "clean", LAST, budget=0.2)
     replayed = bisect("verify", clean, "--from", 10, "--json", "--", *resume_command())
     assert (replayed.code, replayed.json["last_clean"]) == (0, LAST), replayed.err
     assert replayed.json["evidence"][1] == "after step 20 the whole state is equal"

@@ -89,7 +89,8 @@ def test_killed_resumed_and_verified(tmp_path: Path, seed: int) -> None:
         assert {attempt for attempt, step in steps if step <= clean} == {1}
         assert {attempt for attempt, step in steps if step > clean} == {2}
         assert reader.rows("SELECT count(*) FROM every.steps")[0][0] > len(steps)
-        assert reader.rows("SELECT kind FROM events WHERE attempt = 2") == [("restart",)]
+        kinds = "SELECT kind FROM events WHERE attempt = 2 ORDER BY step"
+        assert reader.rows(kinds) == [("restart",), ("end",)]
 
     # the resumed attempt is clean, and the killed one is still to be had
     second = bisect("run", folder, "--json")
