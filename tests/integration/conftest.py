@@ -86,7 +86,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fault | None]
 
     @functools.cache
     def one(fault: Fault | None) -> Path:
-        return small_training.train_apart(folder / str(len(list(folder.iterdir()))), LAST, fault)
+        return small_training.train(folder / str(len(list(folder.iterdir()))), LAST, fault)
 
     return one
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from small_training import EVERY, LAST, TENSORS, Fault, keep_after_and_before, thin_out, train_apart
+from small_training import EVERY, LAST, TENSORS, Fault, keep_after_and_before, thin_out, train
 
 from forensics.checkpoint import Checkpoint
 from forensics.index import index
@@ -51,7 +51,7 @@ class InThisProcess(Verifier):
         asked |= {VARIABLE: capture.to_variable()} if capture else {}
         os.environ.update(asked)
         try:
-            return train_apart(folder, until, resume=start.path)
+            return train(folder, until, resume=start.path)
         finally:
             for variable in asked:
                 del os.environ[variable]

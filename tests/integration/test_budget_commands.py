@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 from collections.abc import Callable
@@ -121,6 +122,18 @@ def test_stored_bytes_are_compared_whatever_the_budget(recorded: Recorded) -> No
         10: "corrupt"
     }
     assert [found[step].verdict for step in (5, 15, 20)] == ["clean"] * 3
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fault | None], Path]:
+    """Each training once, in a process of its own: that is how the commands replay it."""
+    folder = tmp_path_factory.mktemp("trained")
+
+    @functools.cache
+    def one(fault: Fault | None) -> Path:
+        return small_training.train_apart(folder / str(len(list(folder.iterdir()))), LAST, fault)
+
+    return one
 
 
 def resume_command() -> list[object]:
