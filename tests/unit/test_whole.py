@@ -44,7 +44,9 @@ def record(run: Path, rank: int, rows: Iterable[dict[str, Any]]) -> None:
 
 def whole(run: Path, what: str = COLUMNS, condition: str = "true") -> list[tuple[Any, ...]]:
     with RunReader(run) as reader:
-        return reader.rows(f"SELECT {what} FROM whole_layers WHERE {condition} ORDER BY layer")
+        return reader.rows(
+            f"SELECT {what} FROM whole_layers WHERE {condition} ORDER BY layer, attempt, step"
+        )
 
 
 def measures(norm: float | None, scope: str | None, **more: Any) -> dict[str, Any]:
