@@ -6,9 +6,7 @@ import atexit
 import json
 import logging
 import os
-import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,8 @@ from .collector import Collector
 from .consequences import Consequences
 from .detached import DetachedGuard
 from .detect.alert import Alert
-from .evidence import AfterStep, BeforeStep
 from .options import Policy, check, listed
+from .pending import PendingEvidence
 from .recorder import Recorder
 from .safely import Safely
 from .signals.capture import CaptureRequest
@@ -45,8 +43,6 @@ from .store.writer import Health, Writer
 _log = logging.getLogger("sdc_guard")
 
 RUN_VARIABLE = "SDC_GUARD_RUN"
-_JUDGE_SECONDS = 0.5  # at most so long evidence waits to be judged, unless the policy waits for it
-_MOST_PENDING = 64  # pieces of evidence, two a step
 
 
 class Guard:
@@ -126,9 +122,7 @@ class Guard:
         self._stepped = False
         self._emitted = False
         self._closed = False
-        self._judged = 0.0
         self._told: set[str] = set()
-        self._pending: deque[BeforeStep | AfterStep] = deque()
         self._request = CaptureRequest.from_environment()
         lines, self._too_early = limits(model, self._optimizers)
         self._place: Place = register_attempt(
@@ -152,8 +146,8 @@ class Guard:
             self.run, self._recorder, self._writer, warn=policy != "record"
         )
         self._scale = LossScale(scaler)
-        self._rotation = Rotation(digest_budget)
-        self._collector = Collector(self._optimizers, self._scale, self._rotation)
+        self._collector = Collector(self._optimizers, self._scale, Rotation(digest_budget))
+        self._pending = PendingEvidence(self._recorder, self._collector, self._leave_out)
         self._watch()
         for kind, detail in self._place.events:
             self._recorder.event(first_step, kind, detail)
@@ -482,27 +476,7 @@ class Guard:
 
     def _drain(self, *, wait: bool = False) -> None:
         """Record the evidence whose copies have arrived, in order; all of it when waiting."""
-        blocking = wait or self._consequences.blocking
-        if not (blocking or self._collector.urgent or self._due()):
-            return
-        while self._pending and (blocking or self._pending[0].ready()):
-            evidence = self._pending.popleft()
-            if isinstance(evidence, AfterStep):
-                self._recorder.after_step(evidence)
-            else:
-                live = self._collector.state.whole_tensor
-                self._recorder.before_step(evidence, live, self._leave_out)
-        self._judged = time.monotonic()
-
-    def _due(self) -> bool:
-        """Whether what was gathered is to be judged now.
-
-        Judging many steps in a row takes a fraction of the time: between the kernels of a
-        training Python's own code is out of the processor's caches each time.
-        """
-        if self._rotation.whole or len(self._pending) >= _MOST_PENDING:
-            return True
-        return time.monotonic() - self._judged >= _JUDGE_SECONDS
+        self._pending.judge(wait=wait or self._consequences.blocking)
 
     def _keep(self, phase: str) -> None:
         if self._request:

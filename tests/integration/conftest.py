@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import small_training
 from small_training import LAST, Fault
+from training_parts import GUARDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "sample_runs" / "tiny_gpt.py"
@@ -101,3 +102,10 @@ def recorded(
         return Path(shutil.copytree(trained(fault), tmp_path / "run"))
 
     return copy
+
+
+@pytest.fixture(autouse=True)
+def _close_guards() -> Iterator[None]:
+    yield
+    while GUARDS:
+        GUARDS.pop().close()

@@ -25,7 +25,7 @@ def _events(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies to the host end when Event.arrived says so, and bring zeros."""
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: None)
     monkeypatch.setattr(evidence, "_event_behind", lambda stream: Event())
-    monkeypatch.setattr("sdc_guard.guard._JUDGE_SECONDS", 0.0)
+    monkeypatch.setattr("sdc_guard.pending.JUDGE_SECONDS", 0.0)
     monkeypatch.setattr(Event, "arrived", False)
     monkeypatch.setattr(Event, "waited", [])
 

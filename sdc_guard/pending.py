@@ -1,0 +1,62 @@
+"""Evidence on its way: judged in its order, when it has arrived and it is time."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from .collector import Collector
+from .detect.alert import Alert
+from .evidence import AfterStep, BeforeStep
+from .recorder import Recorder
+
+JUDGE_SECONDS = 0.5  # at most so long evidence waits to be judged, unless it is asked for
+MOST_PENDING = 64  # pieces of evidence, two a step
+
+
+class PendingEvidence:
+    """What the recorder has not yet seen.
+
+    Args:
+        recorder: judges and writes it.
+        collector: knows the tensors, and when there is no time to lose.
+        leave_out: whether these alerts leave out the step that is open.
+    """
+
+    def __init__(
+        self, recorder: Recorder, collector: Collector, leave_out: Callable[[list[Alert]], bool]
+    ) -> None:
+        self._recorder, self._collector, self._leave_out = recorder, collector, leave_out
+        self._waiting: deque[BeforeStep | AfterStep] = deque()
+        self._judged = 0.0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def append(self, evidence: BeforeStep | AfterStep) -> None:
+        """Add the newest evidence."""
+        self._waiting.append(evidence)
+
+    def judge(self, *, wait: bool) -> None:
+        """Hand on what has arrived, in order, if it is time to; all of it when waiting."""
+        if not (wait or self._collector.urgent or self._due()):
+            return
+        while self._waiting and (wait or self._waiting[0].ready()):
+            evidence = self._waiting.popleft()
+            if isinstance(evidence, AfterStep):
+                self._recorder.after_step(evidence)
+            else:
+                live = self._collector.state.whole_tensor
+                self._recorder.before_step(evidence, live, self._leave_out)
+        self._judged = time.monotonic()
+
+    def _due(self) -> bool:
+        """Whether what was gathered is to be judged now.
+
+        Judging many steps in a row takes a fraction of the time: between the kernels of a
+        training Python's own code is out of the processor's caches each time.
+        """
+        if self._collector.digests_all or len(self._waiting) >= MOST_PENDING:
+            return True
+        return time.monotonic() - self._judged >= JUDGE_SECONDS
