@@ -284,5 +284,5 @@ def test_a_capture_that_waits_is_found(tmp_path: Path, monkeypatch: pytest.Monke
         with Waits() as waits:
             train(guard, model, optimizer, None, steps=1)
     assert any("_local_scalar_dense" in line for line in waits.found)
-    guard._pending.clear()
+    guard._pending._waiting.clear()
     guard.close()
