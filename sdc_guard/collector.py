@@ -94,13 +94,16 @@ class Collector:
         # to be judged while the tensors are as they were found: it names the element then
         self.urgent = _differ(self._left, self._found)
 
-    def before(self, step: int, *, skipped: bool = False, stepped: bool = False) -> BeforeStep:
+    def before(
+        self, step: int, *, skipped: bool = False, stepped: bool = False, applied: bool = True
+    ) -> BeforeStep:
         """Evidence of a step, from what was measured and observed since the last one.
 
         Args:
             step: its number.
             skipped: whether a scaler left it out.
             stepped: whether optimizers have done it already.
+            applied: False if an exception ended it before that.
         """
         if self._found is None:
             self.find_state(step)
@@ -135,6 +138,7 @@ class Collector:
             scale=None if scale is None else HostCopy(scale),
             found_inf=None if found_inf is None else HostCopy(found_inf),
             skipped=skipped,
+            applied=applied,
         )
 
     def after(self, step: int, shadow: ShadowResult | None) -> AfterStep:

@@ -68,6 +68,7 @@ class BeforeStep:
         scale: loss scale by which the gradients are too large; None for 1.
         found_inf: positive if a fused optimizer skips the step by itself.
         skipped: whether a gradient scaler never called the optimizer.
+        applied: False if an exception ended the step before the optimizer changed anything.
     """
 
     step: int
@@ -84,6 +85,7 @@ class BeforeStep:
     scale: HostCopy | None = None
     found_inf: HostCopy | None = None
     skipped: bool = False
+    applied: bool = True
 
     def ready(self) -> bool:
         """Whether every copy has arrived."""

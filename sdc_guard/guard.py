@@ -300,6 +300,15 @@ class Guard:
                 self._emit()
         self._consequences.decide(self._abandon)
 
+    def closure_raised(self) -> None:
+        """An exception leaves an optimizer's closure; called by the hooks on the optimizers."""
+        if not self._mine():
+            return
+        with self._safely("recording a step"):
+            if not self._emitted:  # at its first evaluation: no parameter has moved
+                self._pending.append(self._collector.before(self._step, applied=False))
+                self._emitted = True
+
     def step_ends(self) -> None:
         """A step ends; called by the hooks on the optimizers."""
         if not self._mine():

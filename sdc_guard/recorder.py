@@ -127,7 +127,8 @@ class Recorder:
         ]
         self._write_layers(step, found)
         self._write_digests(step, "before", table)
-        self._write_step(evidence, loss, scale, found, skipped=skip_on_alert(alerts) or by_scaler)
+        skipped = skip_on_alert(alerts) or by_scaler or not evidence.applied
+        self._write_step(evidence, loss, scale, found, skipped=skipped)
         if by_scaler:
             self.event(step, "scaler skip", json.dumps({"loss_scale": scale}))
         self.report(step, alerts)

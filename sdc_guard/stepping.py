@@ -22,6 +22,9 @@ class StepListener(Protocol):
     def closure_returned(self, loss: Any) -> None:
         """The closure of an optimizer ran its backward; its optimizer has not moved since."""
 
+    def closure_raised(self) -> None:
+        """An exception leaves the closure of an optimizer, and with it the step."""
+
     def step_ends(self) -> None:
         """All optimizers have done their part of this step."""
 
@@ -136,7 +139,11 @@ class StepHooks:
 
         def told() -> Any:
             with self._at_work():
-                loss = closure()
+                try:
+                    loss = closure()
+                except BaseException:
+                    self._listener.closure_raised()
+                    raise
                 self._listener.closure_returned(loss)
             return loss
 

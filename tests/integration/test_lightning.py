@@ -237,7 +237,8 @@ def test_setups_lightning_that_fails_is_left_as_it_was_and_trains_again(
     with pytest.raises(RuntimeError, match="out of patience"):
         trainer.fit(module, li.loader(li.data(li.STEPS)))
     nothing_is_left(trainer, module)
-    assert rows(tmp_path / "run", "step") == [(1,), (2,), (3,)]
+    applied = [(1, False), (2, False), (3, False)]
+    assert rows(tmp_path / "run", "step, skipped") == [*applied, (4, True)]
     again, trainer = li.Line(), li.trainer_of(tmp_path, callback)
     trainer.fit(again, li.loader(li.data(li.STEPS)))
     nothing_is_left(trainer, again)

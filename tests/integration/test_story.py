@@ -375,7 +375,15 @@ def test_halt_stops_before_the_corrupted_step_is_applied(tmp_path: Path) -> None
     assert "step 17: carried_digest" in answer.err
     assert "Traceback" not in answer.err
     with RunReader(folder) as reader:
-        assert reader.rows("SELECT max(step) FROM digests WHERE phase = 'after'") == [(16,)]
+        phases = (
+            f"SELECT kind, layer, h, s1, s2 FROM digests WHERE step = 17 AND phase = '{phase}'"
+            " ORDER BY kind, layer"
+            for phase in ("before", "after")
+        )
+        found, left = (reader.rows(query) for query in phases)
+        assert found == left != []  # the step changed nothing
+        newest = "SELECT step, skipped FROM steps ORDER BY step DESC LIMIT 1"
+        assert reader.rows(newest) == [(17, True)]
         assert reader.rows("SELECT count(*) FROM alerts") == [(1,)]
     found = bisect("run", folder, "--json")
     assert (found.code, found.json["last_clean"]) == (3, 10)
