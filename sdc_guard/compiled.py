@@ -7,6 +7,7 @@ from typing import Any
 
 import numba as nb
 import torch
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -19,6 +20,24 @@ def _as_pointer(context: Any, address: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(address), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator] # as above
+def _prefetch(context: Any, address: Any) -> Any:
+    del context
+
+    def generate(within: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        number = ir.IntType(32)
+        kinds = [cgutils.voidptr_t, number, number, number]
+        load = builder.module.declare_intrinsic(
+            "llvm.prefetch", [cgutils.voidptr_t], ir.FunctionType(ir.VoidType(), kinds)
+        )
+        # to read, into every cache, from the data's own
+        options = [number(option) for option in (0, 3, 1)]
+        builder.call(load, [builder.inttoptr(arguments[0], cgutils.voidptr_t), *options])
+        return within.get_dummy_value()
+
+    return types.void(address), generate
 
 
 def address(tensor: torch.Tensor) -> int:
@@ -35,6 +54,8 @@ def address(tensor: torch.Tensor) -> int:
 
 # in a compiled function: an address as a pointer. Its caller gives no context: numba does
 pointer: Any = _as_pointer
+# in a compiled function: have the memory at an address read ahead. Any address will do
+prefetch: Any = _prefetch
 
 
 def compiled(**options: Any) -> Callable[[Any], Any]:

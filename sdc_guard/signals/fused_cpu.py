@@ -1,9 +1,13 @@
 """The measures of a gradient in one read of host memory, compiled by numba.
 
-Sums run in blocks: float32 inside of a block of 1,024 elements, float64 over the blocks. A block
+Sums run in blocks: float32 inside of a block of 512 elements, float64 over the blocks. A block
 whose squares could overflow, vanish or be no numbers is summed again in float64. A part of 2¹⁹
 elements is summed by itself, and the parts are added in their order: the result has the same bits
 whatever the number of threads.
+
+While one block is summed, the one that comes next is asked for. The processor by itself reads
+ahead no further than a page, and a gradient that has just been written lies in a distant cache:
+behind a matrix product this reads 1 MB and more about twice as fast (Xeon, one core).
 """
 
 from __future__ import annotations
@@ -17,9 +21,11 @@ import torch
 from numba import carray
 from numpy.typing import NDArray
 
-from ..compiled import address, compiled, pointer
+from ..compiled import address, compiled, pointer, prefetch
 
-_BLOCK: Final = 1024
+_BLOCK: Final = 512
+_AHEAD: Final = 2048  # bytes
+_LINE: Final = 64  # bytes that memory is read by
 PART: Final = 1 << 19
 _SIGNLESS32: Final = np.int32(0x7FFFFFFF)
 # bits of float32: within these the square of a block's largest element is far from both ends of
@@ -59,12 +65,19 @@ def _wide_block32(values: Any, bits: Any) -> Any:
 
 
 @compiled()
+def _ask_for(address: int, size: int) -> None:
+    for place in range(address, address + size, _LINE):
+        prefetch(place)
+
+
+@compiled()
 def _part32(address: int, count: int, out: Any) -> None:
     values = carray(pointer(address), count, np.float32)
     bits = carray(pointer(address), count, np.int32)
     squares, sizes, nonfinite, zeros, largest = 0.0, 0.0, 0, 0, np.int32(0)
     for start in range(0, count, _BLOCK):
         end = min(start + _BLOCK, count)
+        _ask_for(address + 4 * start + _AHEAD, min(4 * _BLOCK, 4 * (count - start) - _AHEAD))
         square, size, none, most = _block32(values[start:end], bits[start:end])
         zeros += none
         largest = max(largest, most)
@@ -83,6 +96,36 @@ def _part32(address: int, count: int, out: Any) -> None:
 
 
 @compiled()
+def _in_parts32(address: int, count: int, out: Any) -> None:
+    out[:] = 0.0
+    part = np.empty(5)
+    for start in range(0, count, PART):
+        _part32(address + 4 * start, min(PART, count - start), part)
+        _add(part, out)
+
+
+@compiled()
+def _add(part: Any, out: Any) -> None:
+    largest = max(out[1], part[1])
+    for place in range(5):
+        out[place] += part[place]
+    out[1] = largest
+
+
+@compiled()
+def _row32(address: int, count: int, table: Any, row: int) -> None:
+    _in_parts32(address, count, table[row])
+
+
+@compiled()
+def _rows32(addresses: Any, counts: Any, rows: Any, table: Any) -> None:
+    for place in range(len(rows)):
+        if place + 1 < len(rows):
+            _ask_for(addresses[place + 1], min(4 * counts[rows[place + 1]], _AHEAD))
+        _in_parts32(addresses[place], counts[rows[place]], table[rows[place]])
+
+
+@compiled()
 def _part64(address: int, count: int, out: Any) -> None:
     values = carray(pointer(address), count, np.float64)
     squares, sizes, largest, nonfinite, zeros = 0.0, 0.0, 0.0, 0, 0
@@ -97,28 +140,36 @@ def _part64(address: int, count: int, out: Any) -> None:
     out[0], out[1], out[2], out[3], out[4] = squares, largest, sizes, nonfinite, zeros
 
 
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="sdc-guard-measure")
-
-
-@compiled()
-def _many32(addresses: Any, counts: Any, rows: Any, table: Any) -> None:
-    for place in range(len(rows)):
-        _part32(addresses[place], counts[place], table[rows[place]])
-
-
-def sums_of_many(tensors: dict[int, torch.Tensor], table: NDArray[np.float64]) -> None:
-    """Write what `sums` does for several small tensors to rows of a table, in one call.
+def sums_of_many(
+    addresses: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    table: NDArray[np.float64],
+) -> None:
+    """Write what `sums` does for several tensors to rows of a table, in one call.
 
     Args:
-        tensors: by their row; float32, contiguous, of at most PART elements, on the CPU.
+        addresses: of their elements, float32, contiguous, in host memory.
+        counts: of elements, by row.
+        rows: of each address.
         table: float64, shape (at least the largest row + 1, 5).
     """
-    rows = np.fromiter(tensors, np.int64, len(tensors))
-    addresses = np.array([tensor.data_ptr() for tensor in tensors.values()], dtype=np.int64)
-    counts = np.array([tensor.numel() for tensor in tensors.values()], dtype=np.int64)
-    _many32(addresses, counts, rows, table)
+    _rows32(addresses, counts, rows, table)
+
+
+def sums_of_one(tensor: torch.Tensor, table: NDArray[np.float64], row: int) -> None:
+    """Write what `sums` does for one tensor to a row of a table, with nothing around it.
+
+    Args:
+        tensor: float32, contiguous, on the CPU, with memory of its own.
+        table: float64, shape (at least row + 1, 5).
+        row: of the table.
+    """
+    count = tensor.numel()
+    if count > PART and torch.get_num_threads() > 1:
+        sums(tensor, table[row])
+    else:
+        _row32(tensor.data_ptr(), count, table, row)
 
 
 def sums(tensor: torch.Tensor, out: NDArray[np.float64]) -> None:
@@ -129,24 +180,30 @@ def sums(tensor: torch.Tensor, out: NDArray[np.float64]) -> None:
         out: float64, shape (5,). max|g| says nothing if there are non-finite elements.
     """
     count = tensor.numel()
-    if count <= PART:
-        _part(tensor, 0, count, out)
+    if count <= PART or torch.get_num_threads() == 1:
+        _one_by_one(tensor, out)
         return
-    threads = torch.get_num_threads()
+    pool = _pool(torch.get_num_threads())
     parts = np.empty((-(-count // PART), 5))
     spans = [(start, min(PART, count - start)) for start in range(0, count, PART)]
-    if threads > 1:
-        pool = _pool(threads)
-        jobs = [
-            pool.submit(_part, tensor, *span, row) for span, row in zip(spans, parts, strict=True)
-        ]
-        for job in jobs:
-            job.result()
-    else:
-        for span, row in zip(spans, parts, strict=True):
-            _part(tensor, *span, row)
+    jobs = [pool.submit(_part, tensor, *span, row) for span, row in zip(spans, parts, strict=True)]
+    for job in jobs:
+        job.result()
     np.add.reduce(parts, axis=0, out=out)
     out[1] = parts[:, 1].max()
+
+
+def _one_by_one(tensor: torch.Tensor, out: NDArray[np.float64]) -> None:
+    out[:] = 0.0
+    part = np.empty(5)
+    for start in range(0, tensor.numel(), PART):
+        _part(tensor, start, min(PART, tensor.numel() - start), part)
+        _add(part, out)
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="sdc-guard-measure")
 
 
 def _part(tensor: torch.Tensor, start: int, count: int, out: NDArray[np.float64]) -> None:

@@ -25,9 +25,9 @@ from ..digest.reference import stack_rows
 from ..store.run_file import Layer
 from .device_sums import sums_on_device
 from .flat_shards import FlatPart, placements
-from .fused_cpu import sums_of_many
+from .fused_cpu import sums_of_many, sums_of_one
 from .limits import capturing
-from .measures import is_dense, sums_into
+from .measures import sums_into
 from .placement import local, of_gradient
 
 Parameters = list[tuple[Layer, torch.nn.Parameter]]
@@ -84,7 +84,8 @@ class GradientCapture:
                 self._is_plain, self._numel, parameters, strict=True
             )
         ]
-        self._late: set[int] = set()
+        self._numels = np.array(self._numel, dtype=np.int64)
+        self._late: dict[int, torch.Tensor] = {}  # small gradients of the backward under way
         self._trouble = trouble
         self._begins, self._ended, self._reducing = begins, ended, reducing
         self._dropped = dropped
@@ -125,7 +126,8 @@ class GradientCapture:
             parameter = self.parameters[row][1]
             if parameter.requires_grad:
                 self._unhooked.remove(row)
-                hook = partial(self._on_gradient, row)
+                small = self._is_small[row] and not self._reducing
+                hook = partial(self._on_small if small else self._on_gradient, row)
                 self._handles[row] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call] # torch has no types here
         return len(self._unhooked) < before
 
@@ -143,8 +145,8 @@ class GradientCapture:
                     self._on_device[row] = other._on_device[old]
         self._ends = other._ends
         self._late = {
-            places[id(other.parameters[row][1])]
-            for row in other._late
+            places[id(other.parameters[row][1])]: gradient
+            for row, gradient in other._late.items()
             if id(other.parameters[row][1]) in places
         }
 
@@ -193,7 +195,7 @@ class GradientCapture:
 
     def reset(self) -> None:
         """Forget what was measured."""
-        self._on_device, self._reduced, self._late = {}, None, set()
+        self._on_device, self._reduced, self._late = {}, None, {}
         self._seen_in_host = [False] * len(self.parameters)
         self._measured = [False] * len(self.parameters)
         self._ends = []
@@ -226,6 +228,18 @@ class GradientCapture:
         self._measure(rows, reduced=False)
         return bool(rows)
 
+    def _on_small(self, row: int, parameter: torch.Tensor) -> None:
+        gradient = parameter.grad
+        if gradient is None or not (gradient.is_cpu and _is_usual(gradient)):
+            self._on_gradient(row, parameter)
+            return
+        try:
+            if self._under_way is None or self._under_way() is None:
+                self._begin(row, gradient)
+            self._late[row] = gradient
+        except Exception as error:  # noqa: BLE001 - because it would surface in the user's backward()
+            self._trouble("measuring a gradient", error)
+
     def _on_gradient(self, row: int, parameter: torch.Tensor) -> None:
         try:
             gradient = parameter.grad
@@ -239,11 +253,11 @@ class GradientCapture:
             if self._under_way is None or self._under_way() is None:
                 self._begin(row, gradient)
             self._fired[row] = _current_task()
-            if self._is_small[row] and not self._reducing:
-                self._late.add(row)
-                return
             if self._is_plain[row] and gradient.is_cpu:
-                sums_into(gradient, self._numel[row], self._table[row])
+                if _is_usual(gradient):
+                    sums_of_one(gradient, self._table, row)
+                else:
+                    sums_into(gradient, self._numel[row], self._table[row])
                 self._measured[row] = self._seen_in_host[row] = True
                 self._versions[row] = gradient._version
                 return
@@ -256,6 +270,8 @@ class GradientCapture:
             self._trouble("measuring a gradient", error)
 
     def _begin(self, row: int, gradient: torch.Tensor) -> None:
+        if self._engine_works:
+            self._late = {}  # of a backward that an exception ended
         if self._begins is not None:
             self._begins()
         if self._first is not None and self._first[0] == row and self._first[1]() is not gradient:
@@ -291,29 +307,26 @@ class GradientCapture:
         try:
             # numbers grow: a backward that ends after one of a higher number holds that one
             self._ends = [*(number for number in self._ends if number < task), task]
-            self._measure_late()
+            self._measure_late(task)
             self._measure_unseen(task)
         except Exception as error:  # noqa: BLE001 - because it would surface in the user's backward()
             self._trouble("measuring gradients", error)
         if self._ended is not None:
             self._ended()
 
-    def _measure_late(self) -> None:
+    def _measure_late(self, task: int = -1) -> None:
         """Measure the small gradients of a backward together."""
-        rows, self._late = sorted(self._late), set()
-        together: dict[int, torch.Tensor] = {}
-        for row in rows:
-            gradient = self.parameters[row][1].grad
-            if gradient is None:
-                continue
-            if gradient.dtype is torch.float32 and gradient.is_cpu and is_dense(gradient):
-                together[row] = gradient
-                self._measured[row] = self._seen_in_host[row] = True
-                self._versions[row] = gradient._version
-            else:
-                self._measure([row], reduced=False)
+        late, self._late = self._late, {}
+        addresses, together = [], []
+        for row, gradient in late.items():
+            self._fired[row] = task
+            together.append(row)
+            addresses.append(gradient.data_ptr())
+            self._measured[row] = self._seen_in_host[row] = True
+            self._versions[row] = gradient._version
         if together:
-            sums_of_many(together, self._table)
+            rows = np.array(together, dtype=np.int64)
+            sums_of_many(np.array(addresses, dtype=np.int64), self._numels, rows, self._table)
 
     def _measure_unseen(self, task: int) -> None:
         every_hook = self._fired.count(task) == len(self._fired)
@@ -374,11 +387,20 @@ class GradientCapture:
         sums_into(mine, self._stands_for(row, mine), self._table[row])
         self._measured[row] = self._seen_in_host[row] = True
         self._versions[row] = gradient._version
-        self._late.discard(row)
+        self._late.pop(row, None)
 
     def _stands_for(self, row: int, mine: torch.Tensor) -> int:
         """Elements that this rank's gradient stands for."""
         return mine.numel() if mine.layout == torch.strided else self.parameters[row][0].numel
+
+
+def _is_usual(gradient: torch.Tensor) -> bool:
+    """Whether the compiled function can read a gradient where it lies, in host memory."""
+    return (
+        gradient.dtype is torch.float32
+        and gradient.layout is torch.strided
+        and gradient.is_contiguous()
+    )
 
 
 class _EndOfBackward:
