@@ -180,6 +180,11 @@ def measure(task: Task, args: argparse.Namespace, folder: Path) -> list[Arm]:
     steps = args.steps or task.steps
     order = random.Random(args.seed)
     arms = make_arms(task, folder, device, batches)
+    if args.arms:
+        left_out = [arm for arm in arms if arm.name not in (BARE, *args.arms)]
+        for arm in left_out:
+            arm.close()
+        arms = [arm for arm in arms if arm not in left_out]
     try:
         for arm in arms:  # what is compiled, allocated and filled only once
             arm.block([batches[i % BATCHES] for i in range(max(3, steps))], device)
@@ -273,6 +278,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="beside bare (default: all)")
     parser.add_argument("--rounds", type=int, default=40, help="at most, of each model")
     parser.add_argument("--seconds", type=float, default=600.0, help="at most, of each model")
     parser.add_argument("--steps", type=int, help="of a block (default: by the model)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import torch
 
 from .detect.carried import Key
@@ -16,7 +17,9 @@ from .signals.optimizer_audit import OptimizerAudit
 from .signals.rotation import Rotation
 from .signals.scaling import LossScale
 from .signals.shadow import ShadowResult
-from .signals.state import CarriedState, PendingDigests, digest_state
+from .signals.state import NO_DIGESTS, CarriedState, PendingDigests, digest_state
+
+_NO_ROWS = HostCopy(NO_DIGESTS.rows)
 
 
 class Collector:
@@ -90,6 +93,10 @@ class Collector:
         for audit in self._audits:
             audit.before(step)
         whole = self._rotation.whole
+        self.urgent = False
+        if not whole and not self._carried:
+            self._found = NO_DIGESTS
+            return
         self._found = self._digest(self.state.tensors(None if whole else self._carried))
         # to be judged while the tensors are as they were found: it names the element then
         self.urgent = _differ(self._left, self._found)
@@ -129,12 +136,12 @@ class Collector:
                 Gradients(measured.rows, HostCopy(measured.sums), measured.reduced)
                 for measured in self.capture.take(stepped=stepped)
             ),
-            losses=HostCopy(_stacked(losses)) if losses else None,
+            losses=_copies(losses) if losses else None,
             accumulation=accumulation,
             batches=batches,
             tokens=tokens or None,
             digests=found,
-            digest_rows=HostCopy(found.rows),
+            digest_rows=_rows(found),
             scale=None if scale is None else HostCopy(scale),
             found_inf=None if found_inf is None else HostCopy(found_inf),
             skipped=skipped,
@@ -145,7 +152,8 @@ class Collector:
         """Evidence of what a step left behind."""
         sizes = self.state.sizes()
         self._carried = self._rotation.choose(self.state.keys, sizes)
-        digests = self._digest(self.state.tensors(self._carried))
+        carried = self._carried
+        digests = self._digest(self.state.tensors(carried)) if carried else NO_DIGESTS
         self._left = digests
         losses = None if shadow is None else HostCopy(shadow.losses)
         audits = tuple(
@@ -153,7 +161,7 @@ class Collector:
             for audit in self._audits
             if (pending := audit.after(step)) is not None
         )
-        return AfterStep(step, digests, HostCopy(digests.rows), shadow, losses, audits)
+        return AfterStep(step, digests, _rows(digests), shadow, losses, audits)
 
     def notes(self) -> list[str]:
         """What the optimizers' invariants do not cover, each once."""
@@ -188,14 +196,18 @@ def _scalar(loss: Any) -> torch.Tensor | float:
     return loss.detach().to(torch.float64, copy=True).reshape(())
 
 
-def _stacked(losses: list[torch.Tensor | float]) -> torch.Tensor:
+def _copies(losses: list[torch.Tensor | float]) -> HostCopy:
     if all(isinstance(loss, float) for loss in losses):
-        return torch.tensor(losses, dtype=torch.float64, device="cpu")
+        return HostCopy(np.array(losses))
     tensors = [
         loss if isinstance(loss, torch.Tensor) else torch.tensor(loss, dtype=torch.float64)
         for loss in losses
     ]
-    return stack_rows(tensors)
+    return HostCopy(stack_rows(tensors))
+
+
+def _rows(digests: PendingDigests) -> HostCopy:
+    return HostCopy(digests.rows) if digests.keys else _NO_ROWS
 
 
 def _is_scalar(loss: Any) -> bool:

@@ -7,8 +7,11 @@ evidence is read when the copy has arrived: at once on a CPU, a step or more lat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .signals.optimizer_audit import PendingAudit
 from .signals.shadow import ShadowResult
@@ -16,16 +19,17 @@ from .signals.state import PendingDigests
 
 
 class HostCopy:
-    """A tensor's copy in host memory, ready or on its way."""
+    """A tensor's copy in host memory, ready or on its way; or what is there already."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    __slots__ = ("_event", "_host")
+
+    def __init__(self, values: torch.Tensor | NDArray[Any]) -> None:
         self._event: torch.cuda.Event | None = None
-        if tensor.device.type == "cuda":
-            self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            self._host.copy_(tensor, non_blocking=True)
-            self._event = _event_behind(torch.cuda.current_stream(tensor.device))
-        else:
-            self._host = tensor
+        self._host = values
+        if isinstance(values, torch.Tensor) and values.device.type == "cuda":
+            self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._host.copy_(values, non_blocking=True)
+            self._event = _event_behind(torch.cuda.current_stream(values.device))
 
     def ready(self) -> bool:
         """Whether reading the copy would not wait."""
@@ -35,7 +39,11 @@ class HostCopy:
         """The copy; waits for it if it is not ready."""
         if self._event is not None:
             self._event.synchronize()
-        return self._host
+        return torch.as_tensor(self._host)
+
+    def array(self) -> NDArray[Any]:
+        """The copy as an array; waits for it if it is not ready."""
+        return self._host if isinstance(self._host, np.ndarray) else self.get().numpy()
 
 
 def _event_behind(stream: torch.cuda.Stream) -> torch.cuda.Event:
@@ -60,7 +68,7 @@ class Gradients:
     reduced: bool
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # frozen, it would take longer to make than what is in it
 class BeforeStep:
     """What is known when the optimizer is about to apply step `step`.
 
@@ -87,14 +95,21 @@ class BeforeStep:
     skipped: bool = False
     applied: bool = True
 
+    @property
+    def loss(self) -> float | None:
+        """The mean loss of the micro-batches; None where it was not observed."""
+        if self.losses is None:
+            return None
+        values = self.losses.array().tolist()
+        return float(sum(values) / len(values))
+
     def ready(self) -> bool:
         """Whether every copy has arrived."""
-        copies = [self.losses, self.digest_rows, *self.batches, self.scale, self.found_inf]
-        copies += [gradients.sums for gradients in self.gradients]
-        return all(copy.ready() for copy in copies if copy is not None)
+        copies = (self.losses, self.digest_rows, *self.batches, self.scale, self.found_inf)
+        return _ready(*copies, *(gradients.sums for gradients in self.gradients))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # as above
 class AfterStep:
     """What the optimizer left behind at step `step`."""
 
@@ -107,5 +122,8 @@ class AfterStep:
 
     def ready(self) -> bool:
         """Whether every copy has arrived."""
-        copies = [self.digest_rows, self.shadow_losses, *(rows for _, rows in self.audits)]
-        return all(copy.ready() for copy in copies if copy is not None)
+        return _ready(self.digest_rows, self.shadow_losses, *(rows for _, rows in self.audits))
+
+
+def _ready(*copies: HostCopy | None) -> bool:
+    return all(copy is None or copy.ready() for copy in copies)

@@ -43,6 +43,7 @@ from .store.writer import Health, Writer
 _log = logging.getLogger("sdc_guard")
 
 RUN_VARIABLE = "SDC_GUARD_RUN"
+_RECORDING = "recording a step"
 
 
 class Guard:
@@ -178,10 +179,12 @@ class Guard:
         """
         if not self._mine():
             return
-        with self._safely("observing a batch"):
+        try:
             self._settle()
             if not (self._hooks.open and self._emitted):  # a line search evaluates once more
                 self._collector.observe(loss, batch)
+        except Exception as error:  # noqa: BLE001 - because the training goes on
+            self.health.trouble("observing a batch", error)
 
     def refresh(self) -> None:
         """Tell the guard that the script has just written to parameters or optimizer state.
@@ -269,23 +272,27 @@ class Guard:
             return
         later = has_closure or self._hooks.in_backward
         self._consequences.decision_is_due(due=not later)
-        with self._safely("recording a step"):
+        try:
             self._look_again_if_changed()
             self._scale.look_around(optimizer)
             self._settle_skipped()
             self._emitted = False
-            self._look_for_a_pipeline()
+            if not self._stepped:
+                self._look_for_a_pipeline()
             self._collector.find_state(self._step)
             self._keep("before")
-            if not has_closure and not self._hooks.in_backward:
+            if not later:
                 self._emit()
-        self._consequences.decide(self._abandon)
+        except Exception as error:  # noqa: BLE001 - because the training goes on
+            self.health.trouble(_RECORDING, error)
+        if self._consequences.blocking:
+            self._consequences.decide(self._abandon)
 
     def step_goes_on(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer steps inside of a backward; called by the hooks on the optimizers."""
         if not self._mine():
             return
-        with self._safely("recording a step"):
+        with self._safely(_RECORDING):
             self._capture.wait_for_end()
             self._capture.measure_now({id(p) for g in optimizer.param_groups for p in g["params"]})
 
@@ -294,7 +301,7 @@ class Guard:
         if not self._mine():
             return
         self._consequences.decision_is_due(due=not self._emitted)
-        with self._safely("recording a step"):
+        with self._safely(_RECORDING):
             if not self._emitted:  # a line search calls it again, at other points
                 self._collector.observe_closure(loss)
                 self._emit()
@@ -304,7 +311,7 @@ class Guard:
         """An exception leaves an optimizer's closure; called by the hooks on the optimizers."""
         if not self._mine():
             return
-        with self._safely("recording a step"):
+        with self._safely(_RECORDING):
             if not self._emitted:  # at its first evaluation: no parameter has moved
                 self._pending.append(self._collector.before(self._step, applied=False))
                 self._emitted = True
@@ -316,8 +323,7 @@ class Guard:
         self._consequences.step_ended()
         # whatever goes wrong on this rank, the others wait for it in a sharded model's pass
         shadow = self._shadow_result()
-        recorded = False
-        with self._safely("recording a step"):
+        try:
             if not self._emitted:
                 self._emit(stepped=True)
             self._capture.reset()
@@ -326,8 +332,8 @@ class Guard:
             for note in self._collector.notes():
                 self._recorder.event(self._step, "invariants", note)
             self._drain()
-            recorded = True
-        if not recorded:
+        except Exception as error:  # noqa: BLE001 - because the training goes on
+            self.health.trouble(_RECORDING, error)
             self._recorder.forget_state()  # the next step has nothing true to be compared with
         self._emitted = False
         self._step += 1
@@ -338,17 +344,21 @@ class Guard:
     def _backward_begins(self) -> None:
         if not self._mine():
             return
-        with self._safely("recording a step"):
+        try:
             self._settle()
+        except Exception as error:  # noqa: BLE001 - because the training goes on
+            self.health.trouble(_RECORDING, error)
 
     def _backward_ended(self) -> None:
         if not self._mine():
             return
-        with self._safely("recording a step"):
+        try:
             self._scale.backward_ended()
             if self._look_again_if_changed():
                 self._capture.measure_now()
             self._hooks.backward_ended()
+        except Exception as error:  # noqa: BLE001 - because the training goes on
+            self.health.trouble(_RECORDING, error)
 
     def _mine(self) -> bool:
         """Whether this is the process that made the guard, and it still records.
@@ -370,7 +380,9 @@ class Guard:
 
     def _settle_skipped(self) -> None:
         """Record the step that a gradient scaler left out: it never called the optimizer."""
-        if self._hooks.open or not self._capture.backwards or not self._scale.updated_since():
+        if not self._scale.may_skip or self._hooks.open:
+            return
+        if not self._capture.backwards or not self._scale.updated_since():
             return
         self._pending.append(self._collector.before(self._step, skipped=True, stepped=True))
         self._emitted = True
@@ -448,7 +460,7 @@ class Guard:
 
     def _look_for_a_pipeline(self) -> None:
         """See a pipeline whose stage was made after the guard, before its first step."""
-        if not self._stepped and not self._too_early and stage_numbers(self._model):
+        if not self._too_early and stage_numbers(self._model):
             self._too_early = True
             self._tell(PIPELINE)
 
@@ -460,7 +472,8 @@ class Guard:
             self._tell(AT_THE_STEP)
         self._emitted = True
         self._pending.append(self._collector.before(self._step, stepped=stepped))
-        self._drain()
+        if self._consequences.blocking or self._collector.urgent or self._collector.digests_all:
+            self._drain()
 
     def _leave_out(self, alerts: list[Alert]) -> bool:
         """Whether these alerts, or another rank's, leave the open step out."""

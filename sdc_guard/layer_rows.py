@@ -39,7 +39,7 @@ class LayerRows:
 
 
 class Held:
-    """What this rank holds of each tensor.
+    """What this rank holds of each tensor; `plain` if it is all of each.
 
     Args:
         placements: of the gradients, in the order of the layers. Read at each step: that of a
@@ -47,12 +47,12 @@ class Held:
     """
 
     def __init__(self, placements: Sequence[Placement]) -> None:
-        self._plain = all(place.scope == "local" for place in placements)
+        self.plain = all(place.scope == "local" for place in placements)
         self._placements = placements
 
     def own(self, rows: NDArray[np.intp], values: NDArray[np.float64]) -> LayerRows:
         """Measures of this rank's own gradients as rows."""
-        if self._plain:
+        if self.plain:
             return LayerRows(rows, values, "local", 1, False)
         places = [self._placements[row] for row in rows]
         copies = np.array([place.copies for place in places], dtype=np.int32)
@@ -81,7 +81,7 @@ def layer_rows(
     found = []
     for gradients in evidence.gradients:
         rows = np.asarray(gradients.rows, dtype=np.intp)
-        values = measures(gradients.sums.get().numpy(), numel[rows], scale)
+        values = measures(gradients.sums.array(), numel[rows], scale)
         if gradients.reduced:
             found.append(LayerRows(rows, values, "reduced", replicas, True))
         else:

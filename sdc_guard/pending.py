@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -11,8 +13,9 @@ from .detect.alert import Alert
 from .evidence import AfterStep, BeforeStep
 from .recorder import Recorder
 
-JUDGE_SECONDS = 0.5  # at most so long evidence waits to be judged, unless it is asked for
+JUDGE_SECONDS = 1.0  # at most so long evidence waits to be judged, unless it is asked for
 MOST_PENDING = 64  # pieces of evidence, two a step
+_TOGETHER = 4  # pieces: a single step's own have to be judged each, some wait for that
 
 
 class PendingEvidence:
@@ -42,6 +45,7 @@ class PendingEvidence:
         """Hand on what has arrived, in order, if it is time to; all of it when waiting."""
         if not (wait or self._collector.urgent or self._due()):
             return
+        self._judge_together(wait=wait)
         while self._waiting and (wait or self._waiting[0].ready()):
             evidence = self._waiting.popleft()
             if isinstance(evidence, AfterStep):
@@ -50,6 +54,16 @@ class PendingEvidence:
                 live = self._collector.state.whole_tensor
                 self._recorder.before_step(evidence, live, self._leave_out)
         self._judged = time.monotonic()
+
+    def _judge_together(self, *, wait: bool) -> None:
+        ready = list(itertools.takewhile(lambda piece: wait or piece.ready(), self._waiting))
+        if len(ready) < _TOGETHER:
+            return
+        # what is wrong with one of them is told when they are judged one by one
+        with contextlib.suppress(Exception):
+            if self._recorder.quiet_steps(ready):
+                for _ in ready:
+                    self._waiting.popleft()
 
     def _due(self) -> bool:
         """Whether what was gathered is to be judged now.

@@ -23,7 +23,17 @@ from .digest import Digest
 from .digest.reference import MASK64
 from .evidence import AfterStep, BeforeStep, HostCopy
 from .layer_rows import Held, LayerRows, judged, layer_rows
-from .signals.batch import fold
+from .quiet_steps import (
+    Evidence,
+    digest_columns,
+    is_plain,
+    layer_columns,
+    left_behind,
+    losses_of,
+    measured,
+    step_columns,
+)
+from .signals.batch import fold_all
 from .signals.placement import Placement
 from .store.run_file import Layer
 from .store.writer import Writer
@@ -90,6 +100,42 @@ class Recorder:
         """The state was changed on purpose: the next step starts a new chain of digests."""
         self._left_behind = None
 
+    def quiet_steps(self, evidence: Evidence) -> bool:
+        """Record the evidence of several steps at once, unless there is more to say of one.
+
+        Args:
+            evidence: in its order; its copies are read.
+
+        Returns:
+            False if it has to be recorded piece by piece; nothing was done then.
+        """
+        layers = len(self._order)
+        if not (self._foreign.settled and self._held.plain):
+            return False
+        steps = [piece for piece in evidence if isinstance(piece, BeforeStep)]
+        if not steps or not all(is_plain(step, layers) for step in steps):
+            return False
+        unchanged, left = left_behind(self._left_behind, evidence)
+        if not unchanged or not self._scale.quiet:
+            return False
+        values, losses = measured(steps, self._numel), losses_of(steps)
+        if not self._sensor.admit_quiet(values[:, :, 0], values[:, :, 3], losses):
+            return False
+        self._left_behind = left
+        for table, columns in (
+            ("layers", layer_columns(steps, self._order, values)),
+            ("digests", digest_columns(evidence)),
+            ("steps", step_columns(steps, losses, values)),
+        ):
+            if columns:
+                self._append(table, **columns)
+        for piece in evidence:
+            if isinstance(piece, AfterStep):
+                self._judge_after(piece)
+            else:
+                self.report(piece.step, [])
+        return True
+
     def before_step(
         self,
         evidence: BeforeStep,
@@ -119,7 +165,7 @@ class Recorder:
         )
         scale = None if evidence.scale is None else float(evidence.scale.get())
         by_scaler = evidence.skipped or _positive(evidence.found_inf)
-        loss = None if evidence.losses is None else float(evidence.losses.get().mean())
+        loss = evidence.loss
         alerts = [
             *self._carried_alerts(step, table, live),
             *self._sensor_alerts(step, found, loss, skipped=by_scaler),
@@ -138,6 +184,9 @@ class Recorder:
         table = self._carried(evidence.digests.keys, evidence.digest_rows)
         self._write_digests(evidence.step, "after", table)
         self._left_behind = table
+        self._judge_after(evidence)
+
+    def _judge_after(self, evidence: AfterStep) -> None:
         alerts: list[Alert] = []
         if evidence.shadow is not None and evidence.shadow_losses is not None:
             first, second = evidence.shadow_losses.get().tolist()
@@ -154,7 +203,7 @@ class Recorder:
         alerts += [
             alert
             for audit, rows in evidence.audits
-            for alert in self._invariants.judge(audit.step, audit.slices, rows.get().numpy())
+            for alert in self._invariants.judge(audit.step, audit.slices, rows.array())
         ]
         if alerts:
             self.report(evidence.step, alerts)
@@ -206,11 +255,11 @@ class Recorder:
         """Record a checkpoint."""
         self._append("checkpoints", step, **columns)
 
-    def _append(self, table: str, step: int, **columns: Any) -> None:
+    def _append(self, table: str, step: Any, **columns: Any) -> None:
         self._writer.append(table, attempt=self._attempt, step=step, **columns)
 
     def _carried(self, keys: tuple[Key, ...], rows: HostCopy) -> DigestTable:
-        return self._foreign.without_written(DigestTable(keys, rows.get().numpy()))
+        return self._foreign.without_written(DigestTable(keys, rows.array()))
 
     def _carried_alerts(
         self, step: int, found: DigestTable, live: Callable[[Key], torch.Tensor | None]
@@ -283,7 +332,6 @@ class Recorder:
         *,
         skipped: bool,
     ) -> None:
-        hashes = [fold(batch.get()) for batch in evidence.batches]
         self._append(
             "steps",
             evidence.step,
@@ -294,7 +342,7 @@ class Recorder:
             loss_scale=scale,
             skipped=skipped,
             accumulation=evidence.accumulation,
-            batch_hash=_one(hashes),
+            batch_hash=fold_all([batch.get() for batch in evidence.batches]),
             step_seconds=evidence.step_seconds,
             tokens=evidence.tokens,
         )
@@ -302,13 +350,6 @@ class Recorder:
 
 def _positive(value: HostCopy | None) -> bool:
     return value is not None and float(value.get()) > 0
-
-
-def _one(hashes: list[int]) -> int | None:
-    """One hash for the micro-batches of a step, in their order."""
-    if len(hashes) > 1:
-        return fold(torch.tensor(hashes))
-    return hashes[0] if hashes else None
 
 
 def _digest(row: Any) -> Digest:

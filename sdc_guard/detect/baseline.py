@@ -56,6 +56,51 @@ class NormWindow:
             apart: Bools = np.maximum(logs - lowest, highest - logs) > distance
         return self.judgeable(norms) & apart
 
+    def admit_near(self, norms: Floats, distance: float) -> bool:
+        """Take in the norms of several steps, if none is far from the median of its window.
+
+        Args:
+            norms: shape (steps, layers).
+            distance: between logs.
+
+        Returns:
+            False if one may be that far: nothing was taken in.
+        """
+        if len(norms) >= WINDOW:
+            return False
+        steps = np.arange(len(norms))[:, None]
+        usable = np.isfinite(norms) & (norms > 0)
+        logs = np.log(norms, where=usable, out=np.full(norms.shape, np.nan))
+        # the window grows by these very steps: the extremes are those of both
+        past = np.concatenate([self._logs, logs[:-1]])
+        apart = np.fmax(logs - np.fmin.reduce(past), np.fmax.reduce(past) - logs) > distance
+        apart &= self._seen + steps >= WARM_UP
+        columns = np.flatnonzero(apart.any(axis=0))
+        if columns.size and self._may_be_far(logs[:, columns], columns, steps, distance):
+            return False
+        if not usable.all():
+            for row, healthy in zip(norms, usable, strict=True):
+                self.admit(row, healthy)
+            return True
+        self._logs[(self._seen + steps) % WINDOW, np.arange(norms.shape[1])] = logs
+        self._seen += len(norms)
+        return True
+
+    def _may_be_far(
+        self, logs: Floats, columns: NDArray[np.intp], steps: NDArray[np.int64], distance: float
+    ) -> bool:
+        """Whether a log may be further than `distance` from the median of its window by then.
+
+        k more values move the median by no more than k places among those that are there now.
+        """
+        counts = np.minimum(self._seen[columns], WINDOW)
+        ordered = np.sort(self._logs[:, columns], axis=0)  # NaN sorts last
+        below, above = (counts - 1) // 2 - steps, counts // 2 + steps
+        places = np.arange(len(columns))
+        low = np.where(below < 0, -np.inf, ordered[np.maximum(below, 0), places])
+        high = np.where(above >= counts, np.inf, ordered[np.minimum(above, WINDOW - 1), places])
+        return bool((np.fmax(logs - low, high - logs) > distance).any())
+
     def ratio(self, norms: Floats, among: Bools | None = None) -> Floats:
         """Norm over the window's average norm, shape (layers,); NaN where not judgeable.
 

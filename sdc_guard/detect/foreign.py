@@ -20,6 +20,11 @@ class ForeignState:
         self._known: set[int] = set()
         self._written: set[int] = set()
 
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing to learn and nothing to pass over."""
+        return not (self._unknown or self._written)
+
     def watch(self, layers: set[int]) -> None:
         """Add layers that no optimizer owns, by number."""
         self._unknown |= layers - self._known

@@ -17,6 +17,11 @@ class LossScaleWatch:
     def __init__(self) -> None:
         self._standing = False
 
+    @property
+    def quiet(self) -> bool:
+        """Whether no low scale stands."""
+        return not self._standing
+
     def judge(self, step: int, scale: float | None, *, skipped: bool) -> list[Alert]:
         """Alerts of one step.
 

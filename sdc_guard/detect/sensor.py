@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from .alert import Alert
 from .baseline import RATIO_LIMIT, SIGMA_FLOOR, Z_LIMIT, Bools, Floats, NormWindow
 
-# a log norm nearer than this to the whole window is within both limits
-_NEAREST_ALARM = min(Z_LIMIT * SIGMA_FLOOR, math.log(RATIO_LIMIT))
+# A log norm nearer than this to the window's median is within both limits: a window's average is
+# at least half of its median, as half of its values are no less than that.
+_NEAREST_ALARM = min(Z_LIMIT * SIGMA_FLOOR, math.log(RATIO_LIMIT / 2))
 
 
 class StepSensor:
@@ -55,6 +56,25 @@ class StepSensor:
             *self._alerts(step, "norm_ratio", too_large, ratio, RATIO_LIMIT, "times its average"),
             *self._alerts(step, "norm_robust_z", odd, z, Z_LIMIT, "robust σ from its median"),
         ]
+
+    def admit_quiet(self, norms: Floats, nonfinite: Floats, losses: list[float | None]) -> bool:
+        """Take in several steps if `judge` would raise no alert in any of them.
+
+        Args:
+            norms: shape (steps, layers); NaN for a layer without a gradient.
+            nonfinite: likewise, number of NaN and infinite elements.
+            losses: of each step, or None.
+
+        Returns:
+            False if it might: nothing was taken in, and each step has to be judged.
+        """
+        finite = all(loss is None or math.isfinite(loss) for loss in losses)
+        if not finite or nonfinite.any() or not self._window.admit_near(norms, _NEAREST_ALARM):
+            return False
+        self._nonfinite_before[:] = False
+        if any(loss is not None for loss in losses):
+            self._loss_was_finite = True
+        return True
 
     def judge_loss(self, step: int, loss: float | None) -> list[Alert]:
         """Alerts of a step of which only the loss is to be judged."""

@@ -40,6 +40,16 @@ def _sum_words(words: Any, width: int, first: int, stride: int, out: Any) -> Non
 
 
 @compiled()
+def _sum_4_into_row(address: int, count: int, first: int, rows: Any, row: int) -> None:
+    _sum_words(carray(pointer(address), count, np.uint32), max(count, 1), first, 0, rows[row])
+
+
+@compiled()
+def _sum_8_into_row(address: int, count: int, first: int, rows: Any, row: int) -> None:
+    _sum_words(carray(pointer(address), count, np.uint64), max(count, 1), first, 0, rows[row])
+
+
+@compiled()
 def _sum_1(address: int, count: int, width: int, first: int, stride: int, out: Any) -> None:
     _sum_words(carray(pointer(address), count, np.uint8), width, first, stride, out)
 
@@ -59,6 +69,11 @@ def _sum_8(address: int, count: int, width: int, first: int, stride: int, out: A
     _sum_words(carray(pointer(address), count, np.uint64), width, first, stride, out)
 
 
+# the usual dtypes: a call with nothing around it
+ROW_OF: Final[dict[torch.dtype, Any]] = {
+    torch.float32: _sum_4_into_row,
+    torch.int64: _sum_8_into_row,
+}
 _BY_SIZE: Final[dict[int, Any]] = {1: _sum_1, 2: _sum_2, 4: _sum_4, 8: _sum_8}
 
 

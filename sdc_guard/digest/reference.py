@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from .fast_cpu import sums_into
+from ..compiled import address
+from .fast_cpu import ROW_OF, sums_into
 
 K = 0x9E3779B97F4A7C15
 _M1 = 0xBF58476D1CE4E5B9
@@ -92,22 +94,36 @@ def digest_rows(
     if not tensors:
         return torch.empty((0, 3), dtype=torch.int64)
     places = offsets or [0] * len(tensors)
+    if all(tensor.is_cpu for tensor in tensors):
+        return _rows_in_host(tensors, places)
     with torch.no_grad():
-        if all(tensor.is_cpu for tensor in tensors):
-            return _rows_in_host(tensors, places)
         rows = [_sums(tensor, place) for tensor, place in zip(tensors, places, strict=True)]
         return stack_rows(rows)
 
 
 def _rows_in_host(tensors: list[torch.Tensor], offsets: Sequence[int | Span]) -> torch.Tensor:
     rows = np.empty((len(tensors), 3), dtype=np.int64)
-    for row, tensor, offset in zip(rows, tensors, offsets, strict=True):
-        first, width, stride = _span(tensor, offset)
-        if tensor.is_contiguous() and not (tensor.is_complex() or tensor.is_neg()):
-            sums_into(tensor, width, first, stride, row)
+    for place, (tensor, offset) in enumerate(zip(tensors, offsets, strict=True)):
+        into_row = ROW_OF.get(tensor.dtype)
+        if (
+            into_row is not None
+            and type(offset) is int
+            and tensor.is_contiguous()
+            and not tensor.is_neg()
+        ):
+            into_row(address(tensor), tensor.numel(), offset, rows, place)
         else:
-            sums_into(words(tensor), width, first, stride, row)
+            _any_in_host(tensor, offset, rows[place])
     return torch.from_numpy(rows)
+
+
+def _any_in_host(tensor: torch.Tensor, offset: int | Span, row: NDArray[np.int64]) -> None:
+    first, width, stride = _span(tensor, offset)
+    if tensor.is_contiguous() and not (tensor.is_complex() or tensor.is_neg()):
+        sums_into(tensor, width, first, stride, row)
+        return
+    with torch.no_grad():
+        sums_into(words(tensor), width, first, stride, row)
 
 
 def _span(tensor: torch.Tensor, offset: int | Span) -> Span:

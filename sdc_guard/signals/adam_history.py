@@ -20,6 +20,8 @@ class AdamHistory:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._betas: list[tuple[float, float] | None] = []
+        self._given: list[Any] = []
+        self._fixed = False  # they are tuples of numbers, into which nobody can write
         self._limits: list[dict[str, MomentLimit]] = []
         self._state: Any = None
         # updates that a parameter's moments had when they were first seen; None: none, zero start
@@ -27,8 +29,15 @@ class AdamHistory:
 
     def before_step(self) -> None:
         """Take in the betas of the step to come, and any state that another than it has made."""
-        for number, group in enumerate(self._optimizer.param_groups):
-            self._take_betas(number, group)
+        groups = self._optimizer.param_groups
+        if not self._same_betas(groups):
+            for number, group in enumerate(groups):
+                self._take_betas(number, group)
+            self._given = [group["betas"] for group in groups]
+            self._fixed = all(
+                type(betas) is tuple and all(type(beta) is float for beta in betas)
+                for betas in self._given
+            )
         if self._optimizer.state is not self._state:
             # load_state_dict puts another mapping in its place
             self._state, self._first_seen = self._optimizer.state, {}
@@ -55,6 +64,14 @@ class AdamHistory:
         updates = torch.as_tensor(self._optimizer.state[parameter]["step"]) - first
         past = torch.pow(limit.ratio, updates.to(torch.float64).clamp(min=0))
         return (past * EARLIER + limit.square).sqrt()
+
+    def _same_betas(self, groups: list[Group]) -> bool:
+        # by identity: to compare tensors would wait for their device
+        return (
+            self._fixed
+            and len(groups) == len(self._given)
+            and all(group["betas"] is b for group, b in zip(groups, self._given, strict=True))
+        )
 
     def _take_betas(self, number: int, group: Group) -> None:
         betas = betas_of(group)

@@ -18,12 +18,16 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
     """The tensors of a nested batch, mappings in the order of their keys."""
     if isinstance(batch, torch.Tensor):
         yield batch
-    elif isinstance(batch, Mapping):
-        for key in sorted(batch, key=str):
-            yield from tensors_of(batch[key])
     elif isinstance(batch, (list, tuple)):
         for item in batch:
             yield from tensors_of(item)
+    elif isinstance(batch, Mapping):
+        for key in sorted(batch, key=str):
+            yield from tensors_of(batch[key])
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) is torch.Tensor and tensor.is_cpu and tensor.layout is torch.strided
 
 
 def _plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -47,7 +51,11 @@ def batch_digest(batch: Any) -> torch.Tensor | None:
 
     Of a distributed tensor it is this rank's part.
     """
-    tensors = [part for tensor in tensors_of(batch) for part in _plain_parts(local(tensor))]
+    tensors = [
+        part
+        for tensor in tensors_of(batch)
+        for part in ((tensor,) if _is_plain(tensor) else _plain_parts(local(tensor)))
+    ]
     return digest_rows(tensors) if tensors else None
 
 
@@ -55,6 +63,14 @@ def fold(digests: torch.Tensor) -> int:
     """One signed 64-bit number of a batch's digests, in which their order counts."""
     content = digests.cpu().numpy().tobytes()
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
+
+
+def fold_all(batches: list[torch.Tensor]) -> int | None:
+    """One number for the micro-batches of a step, in their order; None without any."""
+    hashes = [fold(digests) for digests in batches]
+    if len(hashes) > 1:
+        return fold(torch.tensor(hashes))
+    return hashes[0] if hashes else None
 
 
 def pinned(batch: Any) -> Any:

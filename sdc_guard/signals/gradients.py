@@ -38,7 +38,9 @@ _current_task = torch._C._current_graph_task_id
 
 @dataclass(frozen=True)
 class Measured:
-    """The sums of some gradients: `sums` is float64 (len(rows), 5), perhaps still on a device.
+    """The sums of some gradients: `sums` is float64 (len(rows), 5), an array in host memory.
+
+    Or a tensor that is still on a device.
 
     Attributes:
         rows: places in the list of parameters.
@@ -46,7 +48,7 @@ class Measured:
     """
 
     rows: list[int]
-    sums: torch.Tensor
+    sums: torch.Tensor | NDArray[np.float64]
     reduced: bool
 
 
@@ -84,6 +86,8 @@ class GradientCapture:
                 self._is_plain, self._numel, parameters, strict=True
             )
         ]
+        self._tensors = [parameter for _, parameter in parameters]
+        self._every_row = list(range(len(parameters)))
         self._numels = np.array(self._numel, dtype=np.int64)
         self._late: dict[int, torch.Tensor] = {}  # small gradients of the backward under way
         self._trouble = trouble
@@ -169,12 +173,12 @@ class GradientCapture:
         else:
             present = [
                 seen and parameter.grad is not None
-                for seen, (_, parameter) in zip(self._measured, self.parameters, strict=True)
+                for seen, parameter in zip(self._measured, self._tensors, strict=True)
             ]
-        found = []
+        found: list[Measured] = []
         if all(present) and all(self._seen_in_host):
-            found.append(Measured(list(range(len(present))), torch.from_numpy(self._table), False))
-            self._table = np.zeros_like(self._table)
+            found.append(Measured(self._every_row, self._table, False))
+            self._table = np.zeros(self._table.shape)
         else:
             found = self._own(present)
         if self._reduced is not None:
@@ -187,7 +191,7 @@ class GradientCapture:
         on_device = [row for row in sorted(self._on_device) if present[row]]
         found = []
         if in_host:
-            found.append(Measured(in_host, torch.from_numpy(self._table[in_host]), False))
+            found.append(Measured(in_host, self._table[in_host], False))
         if on_device:
             sums = stack_rows([self._on_device[row] for row in on_device])
             found.append(Measured(on_device, sums, False))

@@ -9,6 +9,8 @@ import torch
 
 from .pipeline import stage_numbers
 
+_WITH_CUDA = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call] # torch has no types here
+
 AT_THE_STEP = (
     "no gradient hook fired in this backward: gradients are read at the optimizer's step, after "
     "any clipping"
@@ -72,5 +74,7 @@ def limits(
 
 def capturing() -> bool:
     """Whether a CUDA graph is being captured on the current stream."""
+    if not _WITH_CUDA:
+        return False
     initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch has no types here
     return initialized and torch.cuda.is_current_stream_capturing()

@@ -12,7 +12,7 @@ parameter moved in it. Only small tensors result, and nothing waits for the devi
     for note in audit.take_notes():      # what is not checked and why, each once
         recorder.event(step, "invariants", note)
     # later, when copy.ready():
-    alerts = sensor.judge(pending.step, pending.slices, copy.get().numpy())
+    alerts = sensor.judge(pending.step, pending.slices, copy.array())
 
 A step that never ends by `after` leaves nothing behind. A state that another than the optimizer's
 own step has made, `load_state_dict` for one, is noticed at the next `before`.
@@ -105,10 +105,13 @@ class OptimizerAudit:
         """Copy what is due in this step, and keep the settings that it will run with."""
         if not self._active:
             return
+        self._history.before_step()
+        self._watched = -1, []
+        due = self._turns.due(step)
+        if not due:
+            return
         with torch.no_grad():
-            self._history.before_step()
-            due = self._turns.due(step)
-            groups = self._group_of_parameter() if due else {}
+            groups = self._group_of_parameter()
             watched = [self._watch(piece, groups) for piece in due]
             self._watched = step, [one for one in watched if one is not None]
 
@@ -117,8 +120,10 @@ class OptimizerAudit:
         if not self._active:
             return None
         (copied_at, watched), self._watched = self._watched, (-1, [])
+        self._history.after_step()
+        if not watched:
+            return None
         with torch.no_grad():
-            self._history.after_step()
             rows = {one.piece: self._row(one) for one in watched if copied_at == step}
             found = {piece: row for piece, row in rows.items() if row is not None}
             if not found:

@@ -10,6 +10,7 @@ _GUESSED_SPEED: Final = 0.5e9  # bytes a second, until a digest was timed
 _A_TENSOR: Final = 8192  # bytes that could be read in the time that each tensor costs besides
 _WEIGHT: Final = 0.1  # of the newest observation in the average
 _RECENT: Final = 8  # steps
+_TOGETHER: Final = 8  # steps' allowances are spent at once: to begin costs more than one tensor
 
 
 class Rotation:
@@ -68,6 +69,8 @@ class Rotation:
             self._known, self._whole = sizes, sum(sizes.values()) + len(sizes) * _A_TENSOR
         whole = self._whole
         self._credit = min(self._credit + allowance, max(whole, allowance))
+        if self._credit < min(whole, _TOGETHER * allowance):
+            return []
         chosen: list[tuple[str, int]] = []
         for _ in keys:
             key = keys[self._next % len(keys)]

@@ -49,11 +49,19 @@ class LossScale:
 
     def backward_ended(self) -> None:
         """Remember which scaler updates this backward followed."""
+        if self._scaler is None and self._candidates == []:
+            self._updates = []
+            return
         if self._scaler is None and self._candidates is None:
             self._candidates = _live_scalers()
         known = [self._scaler] if self._scaler else self._candidates or []
         self._updates = [(scaler, _last_update(scaler)) for scaler in known]
         self._at_backward = self._now()
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether there is a scaler that may leave a step out."""
+        return bool(self._updates)
 
     def updated_since(self) -> bool:
         """Whether the scaler's update() ran since the last backward ended.

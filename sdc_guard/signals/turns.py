@@ -33,5 +33,5 @@ class Turns:
     def due(self, step: int) -> list[Slice]:
         """The slices of one step."""
         phase, count = step % self._every, len(self._slices)
-        first, last = (place * count // self._every for place in (phase, phase + 1))
-        return self._slices[first:last]
+        first = phase * count // self._every
+        return self._slices[first : (phase + 1) * count // self._every]

@@ -150,7 +150,7 @@ class Writer:
             return
         self._backlog.setdefault(rows.table, []).append(rows)
         self._backlog_bytes += rows.nbytes
-        self._steps_waiting += rows.table == "steps"
+        self._steps_waiting += rows.count if rows.table == "steps" else 0
 
     def _drop(self, count: int, error: Exception, *, where: str = "keeping rows") -> None:
         self._health.dropped += count

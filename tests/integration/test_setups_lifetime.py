@@ -120,7 +120,7 @@ def test_setups_a_hook_of_our_own_that_fails(
 ) -> None:
     model, twin = net(), net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    guard = attach(model, optimizer, tmp_path)
+    guard = attach(model, optimizer, tmp_path, digest_budget=None)
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("broken on purpose")

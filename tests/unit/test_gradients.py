@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from sdc_guard.evidence import HostCopy
 from sdc_guard.signals import measures as measures_module
 from sdc_guard.signals.gradients import GradientCapture
 from sdc_guard.signals.layers import model_layers
@@ -30,7 +31,7 @@ def taken(capture: GradientCapture) -> dict[int, dict[str, float]]:
     return {
         row: dict(zip(MEASURES, values, strict=True))
         for row, values in zip(
-            measured.rows, measures(measured.sums.numpy(), numel).tolist(), strict=True
+            measured.rows, measures(HostCopy(measured.sums).array(), numel).tolist(), strict=True
         )
     }
 

@@ -153,6 +153,7 @@ def test_nothing_of_the_guard_comes_into_a_captured_graph(
             train(None, model, optimizer, None, steps=2)
         optimizer.state.clear()
         guard = Guard(model, optimizer, run=tmp_path / "run", digest_budget=None)
+        monkeypatch.setattr("sdc_guard.signals.limits._WITH_CUDA", True)
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
         with Waits() as captured:
