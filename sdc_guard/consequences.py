@@ -44,12 +44,8 @@ class Consequences:
         self._withheld = WithheldGradients()
         self._halting: Alert | None = None
         self._agreed = False
+        self.blocking = policy in ("skip", "halt")  # each step waits for its own evidence
         self.other_rank: int | None = None
-
-    @property
-    def blocking(self) -> bool:
-        """Whether each step waits for its own evidence."""
-        return self._policy in ("skip", "halt")
 
     def notice(self, alert: Alert) -> None:
         """Take an alert."""

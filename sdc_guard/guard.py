@@ -280,7 +280,8 @@ class Guard:
             if not self._stepped:
                 self._look_for_a_pipeline()
             self._collector.find_state(self._step)
-            self._keep("before")
+            if self._request:
+                self._keep("before")
             if not later:
                 self._emit()
         except Exception as error:  # noqa: BLE001 - because the training goes on
@@ -320,14 +321,16 @@ class Guard:
         """A step ends; called by the hooks on the optimizers."""
         if not self._mine():
             return
-        self._consequences.step_ended()
+        if self._consequences.blocking:
+            self._consequences.step_ended()
         # whatever goes wrong on this rank, the others wait for it in a sharded model's pass
         shadow = self._shadow_result()
         try:
             if not self._emitted:
                 self._emit(stepped=True)
             self._capture.reset()
-            self._keep("after")
+            if self._request:
+                self._keep("after")
             self._pending.append(self._collector.after(self._step, shadow))
             for note in self._collector.notes():
                 self._recorder.event(self._step, "invariants", note)

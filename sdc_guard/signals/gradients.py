@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ..digest.reference import stack_rows
 from ..store.run_file import Layer
+from . import beside
 from .device_sums import sums_on_device
 from .flat_shards import FlatPart, placements
 from .fused_cpu import sums_of_many, sums_of_one
@@ -89,6 +90,15 @@ class GradientCapture:
         self._tensors = [parameter for _, parameter in parameters]
         self._every_row = list(range(len(parameters)))
         self._numels = np.array(self._numel, dtype=np.int64)
+        self._is_large = [
+            plain and 4 * numel >= beside.LARGE and parameter.is_cpu and not reducing
+            for plain, numel, (_, parameter) in zip(
+                self._is_plain, self._numel, parameters, strict=True
+            )
+        ]
+        self._read_beside = False
+        # gradients that are being read beside this backward, and their versions by then
+        self._being_read: dict[int, tuple[torch.Tensor, int]] = {}
         self._late: dict[int, torch.Tensor] = {}  # small gradients of the backward under way
         self._trouble = trouble
         self._begins, self._ended, self._reducing = begins, ended, reducing
@@ -137,6 +147,7 @@ class GradientCapture:
 
     def go_on_from(self, other: GradientCapture) -> None:
         """Keep what another capture measured of the same parameters in this step."""
+        other._wait_for_reader()
         places = {id(parameter): row for row, (_, parameter) in enumerate(self.parameters)}
         for old, (_, parameter) in enumerate(other.parameters):
             row = places.get(id(parameter))
@@ -166,6 +177,7 @@ class GradientCapture:
         Args:
             stepped: the step has been taken already, and may have dropped the gradients.
         """
+        self._wait_for_reader()
         if self._late:
             self._measure_late()
         if stepped:
@@ -199,6 +211,8 @@ class GradientCapture:
 
     def reset(self) -> None:
         """Forget what was measured."""
+        if self._being_read:
+            self._wait_for_reader()
         self._on_device, self._reduced, self._late = {}, None, {}
         self._seen_in_host = [False] * len(self.parameters)
         self._measured = [False] * len(self.parameters)
@@ -222,6 +236,7 @@ class GradientCapture:
 
         For steps that no hook announced. True if there was anything to measure.
         """
+        self._wait_for_reader()
         rows = [
             row
             for row, (_, parameter) in enumerate(self.parameters)
@@ -234,7 +249,7 @@ class GradientCapture:
 
     def _on_small(self, row: int, parameter: torch.Tensor) -> None:
         gradient = parameter.grad
-        if gradient is None or not (gradient.is_cpu and _is_usual(gradient)):
+        if gradient is None or not (gradient.is_cpu and _is_ours_alone(parameter, gradient)):
             self._on_gradient(row, parameter)
             return
         try:
@@ -258,6 +273,14 @@ class GradientCapture:
                 self._begin(row, gradient)
             self._fired[row] = _current_task()
             if self._is_plain[row] and gradient.is_cpu:
+                if (
+                    self._read_beside
+                    and self._is_large[row]
+                    and _is_ours_alone(parameter, gradient)
+                ):
+                    self._being_read[row] = gradient, gradient._version
+                    beside.read(gradient, self._table, row)
+                    return
                 if _is_usual(gradient):
                     sums_of_one(gradient, self._table, row)
                 else:
@@ -273,6 +296,18 @@ class GradientCapture:
         except Exception as error:  # noqa: BLE001 - because it would surface in the user's backward()
             self._trouble("measuring a gradient", error)
 
+    def _wait_for_reader(self) -> None:
+        if not self._being_read:
+            return
+        being_read, self._being_read = self._being_read, {}
+        beside.wait()
+        for row, (gradient, version) in being_read.items():
+            self._measured[row] = self._seen_in_host[row] = True
+            self._versions[row] = version
+            if gradient._version != version:  # written to meanwhile: added to, by an inner backward
+                sums_of_one(gradient, self._table, row)
+                self._versions[row] = gradient._version
+
     def _begin(self, row: int, gradient: torch.Tensor) -> None:
         if self._engine_works:
             self._late = {}  # of a backward that an exception ended
@@ -283,7 +318,9 @@ class GradientCapture:
                 self._dropped(len(self._ends))
             self._ends = []  # the script dropped what had been accumulated
         self._first = (row, weakref.ref(gradient))
+        self._wait_for_reader()  # of a backward that an exception ended
         self.wait_for_end()
+        self._read_beside = self.under_way and True in self._is_large and beside.core_is_free()
 
     def wait_for_end(self) -> None:
         """Have the end of the backward under way told, if it will not be already."""
@@ -311,6 +348,7 @@ class GradientCapture:
         try:
             # numbers grow: a backward that ends after one of a higher number holds that one
             self._ends = [*(number for number in self._ends if number < task), task]
+            self._wait_for_reader()
             self._measure_late(task)
             self._measure_unseen(task)
         except Exception as error:  # noqa: BLE001 - because it would surface in the user's backward()
@@ -405,6 +443,15 @@ def _is_usual(gradient: torch.Tensor) -> bool:
         and gradient.layout is torch.strided
         and gradient.is_contiguous()
     )
+
+
+def _is_ours_alone(parameter: torch.Tensor, gradient: torch.Tensor) -> bool:
+    """Whether a usual gradient may be read later in this backward than in its hook.
+
+    Not where another hook of the parameter may write to it right after ours: clip it, for one.
+    """
+    hooks: Any = getattr(parameter, "_post_accumulate_grad_hooks", ())
+    return len(hooks) == 1 and _is_usual(gradient)
 
 
 class _EndOfBackward:
