@@ -47,12 +47,8 @@ class Collector:
         self._carried: list[Key] = []
         self._found: PendingDigests | None = None
         self._left: PendingDigests | None = None
-        self.urgent = False
-
-    @property
-    def digests_all(self) -> bool:
-        """Whether every tensor of the state is digested at every step."""
-        return self._rotation.whole
+        self.digests_all = rotation.whole  # every tensor of the state, at every step
+        self.urgent = False  # to be judged at once: a tensor changed between two steps
 
     def watch(
         self, capture: GradientCapture, state: CarriedState, audits: list[OptimizerAudit]

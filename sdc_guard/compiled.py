@@ -32,8 +32,8 @@ def _prefetch(context: Any, address: Any) -> Any:
         load = builder.module.declare_intrinsic(
             "llvm.prefetch", [cgutils.voidptr_t], ir.FunctionType(ir.VoidType(), kinds)
         )
-        # to read, into every cache, from the data's own
-        options = [number(option) for option in (0, 3, 1)]
+        # to read data once: not in place of what the caches hold for the training
+        options = [number(option) for option in (0, 0, 1)]
         builder.call(load, [builder.inttoptr(arguments[0], cgutils.voidptr_t), *options])
         return within.get_dummy_value()
 

@@ -105,7 +105,7 @@ class Guard:
         resume: str | None = None,
         scaler: torch.amp.GradScaler | None = None,
         digest_budget: float | None = 0.2,
-        invariants_every: int | None = 1000,
+        invariants_every: int | None = 2000,
     ) -> None:
         self._optimizers = listed(optimizer)
         check(policy, first_step, shadow_every, digest_budget, invariants_every)

@@ -42,8 +42,18 @@ class PendingEvidence:
         self._waiting.append(evidence)
 
     def judge(self, *, wait: bool) -> None:
-        """Hand on what has arrived, in order, if it is time to; all of it when waiting."""
-        if not (wait or self._collector.urgent or self._due()):
+        """Hand on what has arrived, in order, if it is time to; all of it when waiting.
+
+        Judging many steps in a row takes a fraction of the time: between the kernels of a
+        training Python's own code is out of the processor's caches each time.
+        """
+        if not (
+            wait
+            or self._collector.urgent
+            or self._collector.digests_all
+            or len(self._waiting) >= MOST_PENDING
+            or time.monotonic() - self._judged >= JUDGE_SECONDS
+        ):
             return
         self._judge_together(wait=wait)
         while self._waiting and (wait or self._waiting[0].ready()):
@@ -64,13 +74,3 @@ class PendingEvidence:
             if self._recorder.quiet_steps(ready):
                 for _ in ready:
                     self._waiting.popleft()
-
-    def _due(self) -> bool:
-        """Whether what was gathered is to be judged now.
-
-        Judging many steps in a row takes a fraction of the time: between the kernels of a
-        training Python's own code is out of the processor's caches each time.
-        """
-        if self._collector.digests_all or len(self._waiting) >= MOST_PENDING:
-            return True
-        return time.monotonic() - self._judged >= JUDGE_SECONDS

@@ -99,6 +99,8 @@ class GradientCapture:
         self._read_beside = False
         # gradients that are being read beside this backward, and their versions by then
         self._being_read: dict[int, tuple[torch.Tensor, int]] = {}
+        self._to_be_read: dict[int, torch.Tensor] = {}
+        self._to_be_read_bytes = 0
         self._late: dict[int, torch.Tensor] = {}  # small gradients of the backward under way
         self._trouble = trouble
         self._begins, self._ended, self._reducing = begins, ended, reducing
@@ -278,8 +280,7 @@ class GradientCapture:
                     and self._is_large[row]
                     and _is_ours_alone(parameter, gradient)
                 ):
-                    self._being_read[row] = gradient, gradient._version
-                    beside.read(gradient, self._table, row)
+                    self._read_beside_backward(row, gradient)
                     return
                 if _is_usual(gradient):
                     sums_of_one(gradient, self._table, row)
@@ -296,10 +297,21 @@ class GradientCapture:
         except Exception as error:  # noqa: BLE001 - because it would surface in the user's backward()
             self._trouble("measuring a gradient", error)
 
+    def _read_beside_backward(self, row: int, gradient: torch.Tensor) -> None:
+        self._being_read[row] = gradient, gradient._version
+        self._to_be_read[row] = gradient
+        self._to_be_read_bytes += 4 * self._numel[row]
+        if self._to_be_read_bytes >= beside.TOGETHER:
+            beside.read(self._to_be_read, self._table)
+            self._to_be_read, self._to_be_read_bytes = {}, 0
+
     def _wait_for_reader(self) -> None:
         if not self._being_read:
             return
         being_read, self._being_read = self._being_read, {}
+        rest, self._to_be_read, self._to_be_read_bytes = self._to_be_read, {}, 0
+        for row, gradient in rest.items():
+            sums_of_one(gradient, self._table, row)
         beside.wait()
         for row, (gradient, version) in being_read.items():
             self._measured[row] = self._seen_in_host[row] = True

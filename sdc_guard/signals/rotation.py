@@ -18,25 +18,21 @@ class Rotation:
 
     Args:
         budget: percent of a step's time that digests may take on average, or None for every
-            tensor at every step.
+            tensor at every step: then it is `whole`.
 
     A tensor that costs more than one step's budget is taken when enough has been saved up.
     """
 
     def __init__(self, budget: float | None) -> None:
         self._budget = budget
+        self.whole = budget is None
         self._speed = _GUESSED_SPEED
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._step_seconds: float | None = None
         self._credit = 0.0
         self._next = 0
         self._known: Mapping[tuple[str, int], int] = {}
-        self._whole = 0
-
-    @property
-    def whole(self) -> bool:
-        """Whether every tensor is taken at every step."""
-        return self._budget is None
+        self._size = 0
 
     def step_took(self, seconds: float) -> None:
         """Learn the time from one step to the next, in seconds."""
@@ -66,8 +62,8 @@ class Rotation:
         # each is read twice: after this step and before the next
         allowance = self._budget / 100 * self._step_seconds * self._speed / 2
         if sizes is not self._known:
-            self._known, self._whole = sizes, sum(sizes.values()) + len(sizes) * _A_TENSOR
-        whole = self._whole
+            self._known, self._size = sizes, sum(sizes.values()) + len(sizes) * _A_TENSOR
+        whole = self._size
         self._credit = min(self._credit + allowance, max(whole, allowance))
         if self._credit < min(whole, _TOGETHER * allowance):
             return []

@@ -79,7 +79,9 @@ class CarriedState:
 
     def sizes(self) -> dict[Key, int]:
         """Bytes of each tensor that there is by now, in a fixed order."""
-        states = sum(len(optimizer.state) for optimizer in self._optimizers)
+        states = 0
+        for optimizer in self._optimizers:
+            states += len(optimizer.state)
         if states != self._states:
             self._look_for_moments()
             self._sizes = {

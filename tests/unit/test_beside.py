@@ -24,8 +24,9 @@ def _free_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read_all(tensors: list[torch.Tensor]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     table = np.full((len(tensors), 5), np.nan)
-    for row, tensor in enumerate(tensors):
-        beside.read(tensor, table, row)
+    beside.read(dict(enumerate(tensors[:2])), table)
+    for row, tensor in enumerate(tensors[2:], 2):
+        beside.read({row: tensor}, table)
     beside.wait()
     return table
 
@@ -50,7 +51,7 @@ def test_all_that_was_handed_over_is_read_after_waiting() -> None:
 
 
 def test_what_goes_wrong_is_told_to_who_waits_and_the_next_is_read() -> None:
-    beside.read(torch.ones(3), np.zeros((1, 5)), "no row")  # type: ignore[arg-type] # on purpose
+    beside.read({"no row": torch.ones(3)}, np.zeros((1, 5)))  # type: ignore[dict-item] # on purpose
     with pytest.raises(Exception, match=r"."):
         beside.wait()
     assert read_all([torch.ones(4)])[0].tolist() == [4, 1, 4, 0, 0]
@@ -107,7 +108,11 @@ def present(model: nn.Module) -> dict[str, float]:
 
 
 @pytest.mark.usefixtures("_free_core")
-def test_large_gradients_have_the_norms_of_this_backward() -> None:
+@pytest.mark.parametrize("together", [1, beside.TOGETHER])
+def test_large_gradients_have_the_norms_of_this_backward(
+    together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "TOGETHER", together)
     model = net()
     capture = attach(model)
     for micro in range(3):  # accumulated: the sum so far counts
