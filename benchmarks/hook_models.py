@@ -145,7 +145,7 @@ class Task:
 
 TASKS: Final = {
     "gpt-21m": Task(
-        "GPT 21M", lambda: GPT(512, 6, 8, 4096, 128), lambda: token_batch(4, 128, 4096), 2
+        "GPT 21M", lambda: GPT(512, 6, 8, 4096, 128), lambda: token_batch(4, 128, 4096), 5
     ),
     "gpt-1m": Task("GPT 1M", lambda: GPT(128, 4, 4, 768, 64), lambda: token_batch(8, 64, 768), 20),
     "mlp": Task("MLP 1.5M", mlp, lambda: image_batch(128, 784), 20),

@@ -102,6 +102,32 @@ def test_setups_clipping(tmp_path: Path, clip: str) -> None:
     equal(recorded(tmp_path), expected)
 
 
+def test_setups_a_hook_that_clips_each_gradient_as_it_comes(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    guard = attach(model, optimizer, tmp_path)
+
+    def clip(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.clamp_(-1e-4, 1e-4)
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(clip)  # type: ignore[no-untyped-call] # torch has no types here
+    expected = []
+    for batch in batches(3):
+        loss = loss_of(model, batch)
+        named = dict(model.named_parameters())
+        before = torch.autograd.grad(loss, list(named.values()), retain_graph=True)
+        expected.append({n: float(g.double().norm()) for n, g in zip(named, before, strict=True)})
+        loss.backward()
+        guard.observe(loss, batch)
+        optimizer.step()
+        optimizer.zero_grad()
+    guard.close()
+    equal(recorded(tmp_path), expected)
+    sound(guard)
+
+
 def test_setups_clipping_spreads_an_inf_and_the_culprit_is_named(tmp_path: Path) -> None:
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

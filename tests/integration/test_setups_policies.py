@@ -115,6 +115,40 @@ def test_setups_an_exception_inside_of_the_optimizers_step(tmp_path: Path, polic
         assert all(torch.isfinite(p).all() for p in model.parameters())
 
 
+@pytest.mark.parametrize("policy", ["record", "skip", "halt"])
+def test_setups_an_exception_inside_of_a_closure(tmp_path: Path, policy: str) -> None:
+    """The step changed nothing, and its row says so; the next one is judged as its own."""
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    guard = attach(model, optimizer, tmp_path, policy=policy, digest_budget=None)
+    for step, batch in enumerate(batches(5)):
+
+        def closure(step: int = step, batch: Batch = batch) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            if step == 2:
+                raise MemoryError
+            return loss
+
+        try:
+            optimizer.step(closure)  # type: ignore[arg-type] # torch wants a float of it
+        except MemoryError:
+            assert step == 2
+    guard.close()
+    found = rows(tmp_path, "SELECT step, skipped FROM steps ORDER BY step")
+    assert found == [(step, step == 2) for step in range(5)]
+    assert rows(tmp_path, "SELECT * FROM alerts") == []
+    phases = (
+        f"SELECT kind, layer, h, s1, s2 FROM digests WHERE step = 2 AND phase = '{phase}'"
+        " ORDER BY kind, layer"
+        for phase in ("before", "after")
+    )
+    before, after = (rows(tmp_path, query) for query in phases)
+    assert before == after != []
+    sound(guard)
+
+
 def test_setups_a_batch_that_the_script_drops_is_not_the_next_ones(tmp_path: Path) -> None:
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
