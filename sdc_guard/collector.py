@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -12,7 +13,7 @@ from .detect.carried import Key
 from .digest.reference import stack_rows
 from .evidence import AfterStep, BeforeStep, Gradients, HostCopy
 from .signals.batch import batch_digest, tensors_of
-from .signals.gradients import GradientCapture
+from .signals.gradients import GradientCapture, Measured
 from .signals.optimizer_audit import OptimizerAudit
 from .signals.rotation import Rotation
 from .signals.scaling import LossScale
@@ -48,7 +49,7 @@ class Collector:
         self._found: PendingDigests | None = None
         self._left: PendingDigests | None = None
         self.digests_all = rotation.whole  # every tensor of the state, at every step
-        self.urgent = False  # to be judged at once: a tensor changed between two steps
+        self.urgent = False  # to be judged at once
 
     def watch(
         self, capture: GradientCapture, state: CarriedState, audits: list[OptimizerAudit]
@@ -121,6 +122,8 @@ class Collector:
         accumulation = max(self.capture.backwards, len(losses), 1)
         batches, self._batches = tuple(self._batches), []
         tokens, self._tokens = sum(self._tokens), []
+        measured = self.capture.take(stepped=stepped)
+        self.urgent = self.urgent or not (_are_finite(measured) and _losses_are_finite(losses))
         scale = self._scale.value()
         found_inf = None if skipped else self._scale.found_inf(self._optimizers)
         return BeforeStep(
@@ -129,8 +132,7 @@ class Collector:
             step_seconds=seconds,
             lr=_learning_rate(self._optimizers[0]),
             gradients=tuple(
-                Gradients(measured.rows, HostCopy(measured.sums), measured.reduced)
-                for measured in self.capture.take(stepped=stepped)
+                Gradients(part.rows, HostCopy(part.sums), part.reduced) for part in measured
             ),
             losses=_copies(losses) if losses else None,
             accumulation=accumulation,
@@ -200,6 +202,15 @@ def _copies(losses: list[torch.Tensor | float]) -> HostCopy:
         for loss in losses
     ]
     return HostCopy(stack_rows(tensors))
+
+
+def _are_finite(measured: list[Measured]) -> bool:
+    """Whether those in host memory are: what is on a device cannot be known yet."""
+    return not any(isinstance(m.sums, np.ndarray) and m.sums[:, 3].any() for m in measured)
+
+
+def _losses_are_finite(losses: list[torch.Tensor | float]) -> bool:
+    return all(math.isfinite(loss) for loss in losses if isinstance(loss, float))
 
 
 def _rows(digests: PendingDigests) -> HostCopy:

@@ -337,6 +337,8 @@ class Guard:
             self._drain()
         except Exception as error:  # noqa: BLE001 - because the training goes on
             self.health.trouble(_RECORDING, error)
+            with self._safely(_RECORDING):
+                self._drain(wait=True)
             self._recorder.forget_state()  # the next step has nothing true to be compared with
         self._emitted = False
         self._step += 1
@@ -416,6 +418,7 @@ class Guard:
             ended=self._backward_ended,
             reducing=self._place.world_size > 1,
             flat=flat,
+            modules=self._model.modules(),
         )
         self._recorder.use_layers(
             [layer for layer, _ in self._place.parameters],

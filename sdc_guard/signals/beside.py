@@ -20,40 +20,66 @@ from .fused_cpu import sums_of_one
 LARGE = 1 << 20  # bytes; of less, waiting for it takes as long as reading it
 TOGETHER = 1 << 23  # bytes that are handed over at once: to wake a thread takes 50 µs
 
-_Job = tuple[dict[int, torch.Tensor], NDArray[np.float64]]
+
+class Reading:
+    """What one backward has handed over; used by one thread at a time.
+
+    What goes wrong while reading is raised by `wait`.
+    """
+
+    def __init__(self) -> None:
+        self.trouble: Exception | None = None
+
+    def read(self, gradients: dict[int, torch.Tensor], table: NDArray[np.float64]) -> None:
+        """Have what `sums_of_one` does done, by the time that `wait` returns.
+
+        Args:
+            gradients: by row of the table; float32, contiguous, on the CPU; kept until they are
+                read.
+            table: float64, shape (at least the largest row + 1, 5).
+        """
+        _reader().jobs.put((self, gradients, table))
+
+    def wait(self) -> None:
+        """Wait until all that was handed over is read.
+
+        Raises:
+            Exception: what went wrong with one of them.
+        """
+        # an event of its own: another thread's answer, or one to a wait that was interrupted,
+        # says nothing about these
+        done = threading.Event()
+        _reader().jobs.put(done)
+        done.wait()
+        trouble, self.trouble = self.trouble, None
+        if trouble is not None:
+            raise trouble
+
+
+_Job = tuple[Reading, dict[int, torch.Tensor], NDArray[np.float64]]
 
 
 class _Reader:
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._answers: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._trouble: BaseException | None = None
+        self.jobs: SimpleQueue[_Job | threading.Event] = SimpleQueue()
         threading.Thread(target=self._serve, name="sdc-guard-reader", daemon=True).start()
-
-    def read(self, job: _Job) -> None:
-        self._jobs.put(job)
-
-    def wait(self) -> None:
-        self._jobs.put(None)
-        trouble = self._answers.get()
-        if trouble is not None:
-            raise trouble
 
     def _serve(self) -> None:
         while True:
-            job = self._jobs.get()
-            if job is None:
-                trouble, self._trouble = self._trouble, None
-                self._answers.put(trouble)
-                continue
-            try:
-                gradients, table = job
-                for row, gradient in gradients.items():
-                    sums_of_one(gradient, table, row)
-                del gradients, gradient  # the script may want to free them
-            except Exception as error:  # noqa: BLE001 - because it is told to who waits
-                self._trouble = error
-            del job
+            job = self.jobs.get()
+            if isinstance(job, threading.Event):
+                job.set()
+            else:
+                _do(*job)
+            del job  # the script may want to free the gradients
+
+
+def _do(reading: Reading, gradients: dict[int, torch.Tensor], table: NDArray[np.float64]) -> None:
+    try:
+        for row, gradient in gradients.items():
+            sums_of_one(gradient, table, row)
+    except Exception as error:  # noqa: BLE001 - because it is told to who waits
+        reading.trouble = error
 
 
 class _Process:
@@ -72,27 +98,11 @@ def core_is_free() -> bool:
     return torch.get_num_threads() < cores
 
 
-def read(gradients: dict[int, torch.Tensor], table: NDArray[np.float64]) -> None:
-    """Have what `sums_of_one` does done, by the time that `wait` returns.
-
-    Args:
-        gradients: by row of the table; float32, contiguous, on the CPU; kept until they are read.
-        table: float64, shape (at least the largest row + 1, 5).
-    """
+def _reader() -> _Reader:
     if _Process.reader is None:
         with _Process.lock:
             _Process.reader = _Process.reader or _Reader()
-    _Process.reader.read((gradients, table))
-
-
-def wait() -> None:
-    """Wait until all that was handed over in this thread is read.
-
-    Raises:
-        Exception: what went wrong with one of them.
-    """
-    if _Process.reader is not None:
-        _Process.reader.wait()
+    return _Process.reader
 
 
 def _forked() -> None:

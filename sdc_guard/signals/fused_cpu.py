@@ -161,15 +161,18 @@ def sums_of_one(tensor: torch.Tensor, table: NDArray[np.float64], row: int) -> N
     """Write what `sums` does for one tensor to a row of a table, with nothing around it.
 
     Args:
-        tensor: float32, contiguous, on the CPU, with memory of its own.
+        tensor: float32, contiguous, on the CPU.
         table: float64, shape (at least row + 1, 5).
         row: of the table.
+
+    Raises:
+        ValueError: it has no memory of its own.
     """
     count = tensor.numel()
     if count > PART and torch.get_num_threads() > 1:
         sums(tensor, table[row])
     else:
-        _row32(tensor.data_ptr(), count, table, row)
+        _row32(address(tensor), count, table, row)
 
 
 def sums(tensor: torch.Tensor, out: NDArray[np.float64]) -> None:

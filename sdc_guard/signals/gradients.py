@@ -12,7 +12,7 @@ see: reduced gradients, those on an accelerator, and those that this backward le
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,6 +34,7 @@ from .placement import local, of_gradient
 Parameters = list[tuple[Layer, torch.nn.Parameter]]
 # elements; a gradient that small is not worth a call of its own while the cache holds it
 _SMALL = 1 << 12
+_LOOK_FOR_HOOKS = 64  # backwards from one look for the script's hooks to the next
 _current_task = torch._C._current_graph_task_id
 
 
@@ -64,6 +65,7 @@ class GradientCapture:
         dropped: called with the number of backwards whose gradients the script has dropped.
         reducing: whether other ranks' gradients are added to plain ones during backward.
         flat: parts of flat tensors, by id of the parameter.
+        modules: of the model, whose hooks may write to gradients in the backward.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class GradientCapture:
         dropped: Callable[[int], None] | None = None,
         reducing: bool = False,
         flat: Mapping[int, FlatPart] | None = None,
+        modules: Iterable[torch.nn.Module] = (),
     ) -> None:
         self.parameters = parameters
         self.placements = placements([parameter for _, parameter in parameters], flat or {})
@@ -97,6 +100,9 @@ class GradientCapture:
             )
         ]
         self._read_beside = False
+        self._reading = beside.Reading()
+        self._modules, self._backwards = list(modules), 0
+        self._others_write = self._others_may_write()
         # gradients that are being read beside this backward, and their versions by then
         self._being_read: dict[int, tuple[torch.Tensor, int]] = {}
         self._to_be_read: dict[int, torch.Tensor] = {}
@@ -251,7 +257,7 @@ class GradientCapture:
 
     def _on_small(self, row: int, parameter: torch.Tensor) -> None:
         gradient = parameter.grad
-        if gradient is None or not (gradient.is_cpu and _is_ours_alone(parameter, gradient)):
+        if gradient is None or self._others_write or not _is_ours_alone(parameter, gradient):
             self._on_gradient(row, parameter)
             return
         try:
@@ -302,23 +308,34 @@ class GradientCapture:
         self._to_be_read[row] = gradient
         self._to_be_read_bytes += 4 * self._numel[row]
         if self._to_be_read_bytes >= beside.TOGETHER:
-            beside.read(self._to_be_read, self._table)
+            self._reading.read(self._to_be_read, self._table)
             self._to_be_read, self._to_be_read_bytes = {}, 0
 
     def _wait_for_reader(self) -> None:
         if not self._being_read:
             return
+        self._reading.wait()  # first: it may hold an older gradient of a row of the rest
         being_read, self._being_read = self._being_read, {}
         rest, self._to_be_read, self._to_be_read_bytes = self._to_be_read, {}, 0
         for row, gradient in rest.items():
             sums_of_one(gradient, self._table, row)
-        beside.wait()
         for row, (gradient, version) in being_read.items():
             self._measured[row] = self._seen_in_host[row] = True
             self._versions[row] = version
             if gradient._version != version:  # written to meanwhile: added to, by an inner backward
                 sums_of_one(gradient, self._table, row)
                 self._versions[row] = gradient._version
+
+    def _others_may_write(self) -> bool:
+        """Whether other hooks than a parameter's own last ones may write to gradients.
+
+        Then each is measured in its hook; otherwise some are measured a little later.
+        """
+        return (
+            bool(torch.nn.modules.module._global_backward_hooks)
+            or any(m._backward_hooks or m._backward_pre_hooks for m in self._modules)
+            or any(parameter._backward_hooks for parameter in self._tensors)
+        )
 
     def _begin(self, row: int, gradient: torch.Tensor) -> None:
         if self._engine_works:
@@ -332,7 +349,15 @@ class GradientCapture:
         self._first = (row, weakref.ref(gradient))
         self._wait_for_reader()  # of a backward that an exception ended
         self.wait_for_end()
-        self._read_beside = self.under_way and True in self._is_large and beside.core_is_free()
+        if self._backwards % _LOOK_FOR_HOOKS == 0:
+            self._others_write = self._others_may_write()
+        self._backwards += 1
+        self._read_beside = (
+            True in self._is_large
+            and not self._others_write
+            and self.under_way
+            and beside.core_is_free()
+        )
 
     def wait_for_end(self) -> None:
         """Have the end of the backward under way told, if it will not be already."""
@@ -374,6 +399,9 @@ class GradientCapture:
         addresses, together = [], []
         for row, gradient in late.items():
             self._fired[row] = task
+            if gradient.numel() != self._numel[row] or not gradient.data_ptr():
+                self._measure([row], reduced=False)  # it is no longer what its hook has seen
+                continue
             together.append(row)
             addresses.append(gradient.data_ptr())
             self._measured[row] = self._seen_in_host[row] = True
@@ -451,7 +479,9 @@ class GradientCapture:
 def _is_usual(gradient: torch.Tensor) -> bool:
     """Whether the compiled function can read a gradient where it lies, in host memory."""
     return (
-        gradient.dtype is torch.float32
+        type(gradient) is torch.Tensor
+        and gradient.is_cpu
+        and gradient.dtype is torch.float32
         and gradient.layout is torch.strided
         and gradient.is_contiguous()
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
+import threading
 
 import numpy as np
 import pytest
@@ -24,10 +26,11 @@ def _free_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read_all(tensors: list[torch.Tensor]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     table = np.full((len(tensors), 5), np.nan)
-    beside.read(dict(enumerate(tensors[:2])), table)
+    reading = beside.Reading()
+    reading.read(dict(enumerate(tensors[:2])), table)
     for row, tensor in enumerate(tensors[2:], 2):
-        beside.read({row: tensor}, table)
-    beside.wait()
+        reading.read({row: tensor}, table)
+    reading.wait()
     return table
 
 
@@ -47,13 +50,16 @@ def test_all_that_was_handed_over_is_read_after_waiting() -> None:
     for seed in range(5):
         tensors = some_tensors(seed)
         assert read_all(tensors)[:, :2] == pytest.approx(np.array(expected(tensors)), rel=1e-6)
-    beside.wait()  # nothing to wait for
+    beside.Reading().wait()  # nothing to wait for
 
 
 def test_what_goes_wrong_is_told_to_who_waits_and_the_next_is_read() -> None:
-    beside.read({"no row": torch.ones(3)}, np.zeros((1, 5)))  # type: ignore[dict-item] # on purpose
-    with pytest.raises(Exception, match=r"."):
-        beside.wait()
+    reading = beside.Reading()
+    reading.read({0: torch.ones(3, device="meta")}, np.zeros((1, 5)))
+    beside.Reading().wait()  # another's trouble
+    with pytest.raises(ValueError, match="no memory"):
+        reading.wait()
+    reading.wait()
     assert read_all([torch.ones(4)])[0].tolist() == [4, 1, 4, 0, 0]
 
 
@@ -85,7 +91,7 @@ def attach(model: nn.Module) -> GradientCapture:
     def trouble(where: str, error: BaseException) -> None:
         raise AssertionError(where) from error
 
-    return GradientCapture(model_layers(model), trouble)
+    return GradientCapture(model_layers(model), trouble, modules=model.modules())
 
 
 def net() -> nn.Sequential:
@@ -169,3 +175,97 @@ def test_a_backward_that_fails_leaves_nothing_to_wait_for() -> None:
     model.zero_grad()
     loss_of(model, 2).backward()
     assert norms(capture) == pytest.approx(present(model), rel=1e-6)
+
+
+@pytest.mark.usefixtures("_free_core")
+@pytest.mark.parametrize("width", [20, WIDTH])
+def test_a_modules_hook_that_writes_to_gradients_is_not_raced_with(width: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(width, width) for _ in range(3)])
+    twin = copy.deepcopy(model)
+
+    def drop(module: nn.Module, *_: object) -> None:
+        for parameter in module.parameters():
+            assert parameter.grad is not None
+            parameter.grad.data.zero_()
+
+    for module in model[1:]:
+        module.register_full_backward_hook(drop)
+    capture = attach(model)
+    for each in (model, twin):
+        generator = torch.Generator().manual_seed(3)
+        each(torch.randn(16, width, generator=generator)).square().mean().backward()
+    assert norms(capture) == pytest.approx(present(twin), rel=1e-6)
+
+
+@pytest.mark.usefixtures("_free_core")
+def test_the_newest_gradient_counts_where_a_backward_makes_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the first one the read is still to come when the second one is handed over."""
+    model = nn.Linear(1 << 18, 1, bias=False)
+    capture = attach(model)
+    busy = beside.Reading()
+    busy.read({0: torch.ones(1 << 25)}, np.zeros((1, 5)))
+    for value, together in ((1.0, 1), (2.0, 1), (3.0, 1 << 40)):
+        monkeypatch.setattr(beside, "TOGETHER", together)
+        model.weight.grad = torch.full_like(model.weight, value)
+        capture._read_beside_backward(0, model.weight.grad)
+    busy.wait()
+    assert norms(capture) == {"weight": 3.0 * 2**9}
+
+
+@pytest.mark.usefixtures("_free_core")
+@pytest.mark.parametrize("count", [64, 20_000, 600_000])
+def test_a_gradient_without_memory_is_told_and_not_read(count: int) -> None:
+    class Zero(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
+            return torch._efficientzerotensor(gradients[0].shape)
+
+    model = nn.Linear(count, 1, bias=False)
+    troubles: list[str] = []
+    layers = model_layers(model)
+    capture = GradientCapture(layers, lambda where, error: troubles.append(str(error)))
+    Zero.apply(model.weight).sum().backward()
+    found = norms(capture)
+    assert found == {"weight": 0.0} or (not found and "no memory" in " ".join(troubles))
+
+
+def test_a_gradient_that_shrinks_is_measured_as_it_is() -> None:
+    model = nn.Linear(64, 60)
+    capture = attach(model)
+    model(torch.ones(3, 64)).sum().backward()
+    capture.take()
+    model.weight.data = model.weight.data[:2].clone()
+    model.bias.data = model.bias.data[:2].clone()
+    model.weight.grad = model.bias.grad = None
+    model(torch.ones(3, 64)).sum().backward()
+    assert norms(capture) == pytest.approx(present(model), rel=1e-6)
+
+
+@pytest.mark.usefixtures("_free_core")
+def test_a_wait_that_is_interrupted_leaves_the_next_one_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = net()
+    capture = attach(model)
+    loss_of(model, 1).backward()
+    with monkeypatch.context() as patch:
+
+        def interrupted(_: threading.Event) -> bool:
+            raise KeyboardInterrupt
+
+        patch.setattr(threading.Event, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            loss_of(model, 2).backward()
+    model.zero_grad()
+    capture.take()
+    for seed in range(3, 6):
+        loss_of(model, seed).backward()
+        assert norms(capture) == pytest.approx(present(model), rel=1e-6)
+        model.zero_grad()
