@@ -15,6 +15,7 @@ from .recorder import Recorder
 
 JUDGE_SECONDS = 1.0  # at most so long evidence waits to be judged, unless it is asked for
 MOST_PENDING = 64  # pieces of evidence, two a step
+_MOST_ROWS = 20_000  # of the table "layers" that are made at once: bounds the memory for it
 _TOGETHER = 4  # pieces: a single step's own have to be judged each, some wait for that
 
 
@@ -33,6 +34,7 @@ class PendingEvidence:
         self._recorder, self._collector, self._leave_out = recorder, collector, leave_out
         self._waiting: deque[BeforeStep | AfterStep] = deque()
         self._judged = 0.0
+        self._most = MOST_PENDING
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -51,7 +53,7 @@ class PendingEvidence:
             wait
             or self._collector.urgent
             or self._collector.digests_all
-            or len(self._waiting) >= MOST_PENDING
+            or len(self._waiting) >= self._most
             or time.monotonic() - self._judged >= JUDGE_SECONDS
         ):
             return
@@ -67,10 +69,13 @@ class PendingEvidence:
 
     def _judge_together(self, *, wait: bool) -> None:
         ready = list(itertools.takewhile(lambda piece: wait or piece.ready(), self._waiting))
-        if len(ready) < _TOGETHER:
-            return
+        at_once = max(_TOGETHER, 2 * _MOST_ROWS // max(self._recorder.layers, 1))
+        self._most = min(at_once, MOST_PENDING)
         # what is wrong with one of them is told when they are judged one by one
         with contextlib.suppress(Exception):
-            if self._recorder.quiet_steps(ready):
-                for _ in ready:
+            for start in range(0, len(ready), at_once):
+                part = ready[start : start + at_once]
+                if len(part) < _TOGETHER or not self._recorder.quiet_steps(part):
+                    return
+                for _ in part:
                     self._waiting.popleft()

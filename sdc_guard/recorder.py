@@ -89,6 +89,11 @@ class Recorder:
         self._sensor = StepSensor([layer.name for layer in layers])
         self._invariants = InvariantSensor(self._names)
 
+    @property
+    def layers(self) -> int:
+        """How many layers are measured."""
+        return len(self._order)
+
     def recorded(self) -> dict[Key, Digest]:
         """Digests of the state that the newest step left behind."""
         if self._left_behind is None:

@@ -76,19 +76,29 @@ def _batch(table: str, waiting: Sequence[Rows]) -> pa.RecordBatch:
 def _column(parts: list[Any], counts: list[int], kind: pa.DataType) -> pa.Array:
     arrays = [is_array(part) for part in parts]
     if not parts:
-        return pa.array([], type=kind)
+        return _array([], kind)
     if not any(arrays):
         if all(count == 1 for count in counts):
-            return pa.array(parts, type=kind)
+            return _array(parts, kind)
         if all(part == parts[0] for part in parts):
-            return pa.repeat(pa.scalar(parts[0], type=kind), sum(counts))
+            return _repeated(parts[0], sum(counts), kind)
         if not pa.types.is_string(kind) and not any(part is None for part in parts):
-            return pa.array(np.repeat(np.asarray(parts), counts), type=kind)
+            return _array(np.repeat(np.asarray(parts), counts), kind)
     elif all(isinstance(part, np.ndarray) for part in parts):
-        return pa.array(np.concatenate(parts), type=kind)
+        return _array(np.concatenate(parts), kind)
     return pa.concat_arrays(
         [
-            pa.array(part, type=kind) if array else pa.repeat(pa.scalar(part, type=kind), count)
+            _array(part, kind) if array else _repeated(part, count, kind)
             for part, array, count in zip(parts, arrays, counts, strict=True)
-        ]
+        ],
+        memory_pool=pa.system_memory_pool(),
     )
+
+
+# of the system's memory: see `segment_file.encode`
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    return pa.array(values, type=kind, memory_pool=pa.system_memory_pool())
+
+
+def _repeated(value: Any, count: int, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, type=kind), count, memory_pool=pa.system_memory_pool())
