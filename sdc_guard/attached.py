@@ -53,3 +53,10 @@ def forget(guard: Closable) -> None:
         del _by_optimizer[optimizer]
     for run in [path for path, ref in _by_run.items() if ref() in (guard, None)]:
         del _by_run[run]
+
+
+def close_if_alive(reference: weakref.ref[Closable]) -> None:
+    """Close a guard that is still there."""
+    guard = reference()
+    if guard is not None:
+        guard.close()

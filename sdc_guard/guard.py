@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
-from .attached import close_earlier, forget, remember
+from .attached import close_earlier, close_if_alive, forget, remember
 from .attempt import Place, register_attempt, with_layers_of
 from .checkpoints import Checkpoints
 from .collector import Collector
 from .consequences import Consequences
 from .detached import DetachedGuard
 from .detect.alert import Alert
-from .options import Policy, check, listed
+from .options import Policy, check, group_sizes, listed
 from .pending import PendingEvidence
 from .recorder import Recorder
 from .safely import Safely
 from .signals.capture import CaptureRequest
 from .signals.flat_shards import flat_parts
 from .signals.gradients import GradientCapture
+from .signals.layers import reducing_groups, trained_by
 from .signals.limits import AT_THE_STEP, CAPTURING, PIPELINE, capturing, limits
 from .signals.optimizer_audit import OptimizerAudit
 from .signals.pipeline import stage_numbers
@@ -158,7 +158,7 @@ class Guard:
             self._recorder.report(first_step, [self._place.inherited])
         self._hooks = StepHooks(self._optimizers, self)
         remember(self, self._optimizers, self.run)
-        self._at_exit = atexit.register(_close_if_alive, weakref.ref(self))
+        self._at_exit = atexit.register(close_if_alive, weakref.ref(self))
 
     @property
     def step(self) -> int:
@@ -280,8 +280,7 @@ class Guard:
             if not self._stepped:
                 self._look_for_a_pipeline()
             self._collector.find_state(self._step)
-            if self._request:
-                self._keep("before")
+            self._keep("before")
             if not later:
                 self._emit()
         except Exception as error:  # noqa: BLE001 - because the training goes on
@@ -321,16 +320,14 @@ class Guard:
         """A step ends; called by the hooks on the optimizers."""
         if not self._mine():
             return
-        if self._consequences.blocking:
-            self._consequences.step_ended()
+        self._consequences.step_ended()
         # whatever goes wrong on this rank, the others wait for it in a sharded model's pass
         shadow = self._shadow_result()
         try:
             if not self._emitted:
                 self._emit(stepped=True)
             self._capture.reset()
-            if self._request:
-                self._keep("after")
+            self._keep("after")
             self._pending.append(self._collector.after(self._step, shadow))
             for note in self._collector.notes():
                 self._recorder.event(self._step, "invariants", note)
@@ -349,21 +346,17 @@ class Guard:
     def _backward_begins(self) -> None:
         if not self._mine():
             return
-        try:
+        with self._safely(_RECORDING):
             self._settle()
-        except Exception as error:  # noqa: BLE001 - because the training goes on
-            self.health.trouble(_RECORDING, error)
 
     def _backward_ended(self) -> None:
         if not self._mine():
             return
-        try:
+        with self._safely(_RECORDING):
             self._scale.backward_ended()
             if self._look_again_if_changed():
                 self._capture.measure_now()
             self._hooks.backward_ended()
-        except Exception as error:  # noqa: BLE001 - because the training goes on
-            self.health.trouble(_RECORDING, error)
 
     def _mine(self) -> bool:
         """Whether this is the process that made the guard, and it still records.
@@ -395,21 +388,12 @@ class Guard:
 
     def _watch(self) -> None:
         """Attach to the parameters as they are now."""
-        optimized = {
-            id(parameter)
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
+        optimized = trained_by(self._optimizers)
         owned = [pair for pair in self._place.parameters if id(pair[1]) in optimized]
-        groups = [
-            module.process_group.size()
-            for module in self._model.modules()
-            if isinstance(module, DistributedDataParallel)
-        ]
+        groups = reducing_groups(self._model)
         flat = flat_parts(self._model)
         self._reduces = bool(groups)
-        self._watched = self._group_sizes()
+        self._watched = group_sizes(self._optimizers)
         self._capture = GradientCapture(
             owned,
             self.health.trouble,
@@ -431,19 +415,13 @@ class Guard:
             self._place.parameters, self._optimizers, self._place.written_by_forward, flat
         )
         every = self._invariants_every
-        audits = [
-            OptimizerAudit(owned, optimizer, every=every)
-            for optimizer in self._optimizers
-            if every is not None
-        ]
+        watched = [] if every is None else self._optimizers
+        audits = [OptimizerAudit(owned, optimizer, every=every or 1) for optimizer in watched]
         self._collector.watch(self._capture, state, audits)
-
-    def _group_sizes(self) -> list[int]:
-        return [len(g["params"]) for optimizer in self._optimizers for g in optimizer.param_groups]
 
     def _look_again_if_changed(self) -> bool:
         unfrozen = self._capture.hook_new()
-        if self._group_sizes() == self._watched:
+        if group_sizes(self._optimizers) == self._watched:
             return unfrozen
         self._look_again()
         return True
@@ -459,8 +437,8 @@ class Guard:
         self._capture.go_on_from(old)
         now = self._place.layer_names
         if now != before:
-            added = [name for number, name in now.items() if number not in before]
-            gone = [name for number, name in before.items() if number not in now]
+            added = [now[number] for number in sorted(now.keys() - before.keys())]
+            gone = [before[number] for number in sorted(before.keys() - now.keys())]
             detail = json.dumps({"added": added, "gone": gone})
             self._recorder.event(self._step, "layers changed", detail)
 
@@ -486,8 +464,8 @@ class Guard:
         if not self._hooks.open or not self._consequences.leave_out(alerts):
             return False
         if self._consequences.other_rank is not None:
-            text = f"rank {self._consequences.other_rank} has an alert"
-            self._recorder.event(self._step, "skip", text)
+            alerting = f"rank {self._consequences.other_rank} has an alert"
+            self._recorder.event(self._step, "skip", alerting)
         return True
 
     def _abandon(self) -> None:
@@ -520,9 +498,3 @@ class Guard:
 
     def _safely(self, where: str) -> Safely:
         return Safely(self.health, where)
-
-
-def _close_if_alive(reference: weakref.ref[Guard]) -> None:
-    guard = reference()
-    if guard is not None:
-        guard.close()

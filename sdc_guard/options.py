@@ -55,3 +55,8 @@ def check(
         )
     if invariants_every is not None and invariants_every < 1:
         raise UsageError("invariants_every must be at least 1, or None for never")
+
+
+def group_sizes(optimizers: list[torch.optim.Optimizer]) -> list[int]:
+    """How many parameters each of their groups has."""
+    return [len(group["params"]) for optimizer in optimizers for group in optimizer.param_groups]

@@ -22,38 +22,56 @@ TOGETHER = 1 << 23  # bytes that are handed over at once: to wake a thread takes
 
 
 class Reading:
-    """What one backward has handed over; used by one thread at a time.
-
-    What goes wrong while reading is raised by `wait`.
-    """
+    """The gradients of one backward that are read beside it; used by one thread at a time."""
 
     def __init__(self) -> None:
         self.trouble: Exception | None = None
+        self._gradients: dict[int, tuple[torch.Tensor, int]] = {}
+        self._rest: dict[int, torch.Tensor] = {}
+        self._rest_bytes = 0
 
-    def read(self, gradients: dict[int, torch.Tensor], table: NDArray[np.float64]) -> None:
-        """Have what `sums_of_one` does done, by the time that `wait` returns.
+    def __bool__(self) -> bool:
+        return bool(self._gradients)
+
+    def read(self, gradient: torch.Tensor, table: NDArray[np.float64], row: int) -> None:
+        """Have what `sums_of_one` does done, by the time that `finish` returns.
 
         Args:
-            gradients: by row of the table; float32, contiguous, on the CPU; kept until they are
-                read.
-            table: float64, shape (at least the largest row + 1, 5).
+            gradient: float32, contiguous, on the CPU; kept until then.
+            table: float64, shape (at least row + 1, 5).
+            row: of the table.
         """
-        _reader().jobs.put((self, gradients, table))
+        self._gradients[row] = gradient, gradient._version
+        self._rest[row] = gradient
+        self._rest_bytes += 4 * gradient.numel()
+        if self._rest_bytes >= TOGETHER:
+            _reader().jobs.put((self, self._rest, table))
+            self._rest, self._rest_bytes = {}, 0
 
-    def wait(self) -> None:
-        """Wait until all that was handed over is read.
+    def finish(self, table: NDArray[np.float64]) -> dict[int, int]:
+        """Wait until all is read.
+
+        Returns:
+            by row, the version of the gradient that was read.
 
         Raises:
             Exception: what went wrong with one of them.
         """
-        # an event of its own: another thread's answer, or one to a wait that was interrupted,
-        # says nothing about these
+        # first: it may hold an older gradient of a row of the rest. An event of its own: another
+        # thread's answer, or one to a wait that was interrupted, says nothing about these
         done = threading.Event()
         _reader().jobs.put(done)
         done.wait()
+        gradients, self._gradients = self._gradients, {}
+        rest, self._rest, self._rest_bytes = self._rest, {}, 0
         trouble, self.trouble = self.trouble, None
         if trouble is not None:
             raise trouble
+        for row, (gradient, version) in gradients.items():
+            # written to meanwhile: added to, by an inner backward
+            if row in rest or gradient._version != version:
+                sums_of_one(gradient, table, row)
+        return {row: gradient._version for row, (gradient, _) in gradients.items()}
 
 
 _Job = tuple[Reading, dict[int, torch.Tensor], NDArray[np.float64]]

@@ -103,10 +103,6 @@ class GradientCapture:
         self._reading = beside.Reading()
         self._modules, self._backwards = list(modules), 0
         self._others_write = self._others_may_write()
-        # gradients that are being read beside this backward, and their versions by then
-        self._being_read: dict[int, tuple[torch.Tensor, int]] = {}
-        self._to_be_read: dict[int, torch.Tensor] = {}
-        self._to_be_read_bytes = 0
         self._late: dict[int, torch.Tensor] = {}  # small gradients of the backward under way
         self._trouble = trouble
         self._begins, self._ended, self._reducing = begins, ended, reducing
@@ -219,8 +215,7 @@ class GradientCapture:
 
     def reset(self) -> None:
         """Forget what was measured."""
-        if self._being_read:
-            self._wait_for_reader()
+        self._wait_for_reader()
         self._on_device, self._reduced, self._late = {}, None, {}
         self._seen_in_host = [False] * len(self.parameters)
         self._measured = [False] * len(self.parameters)
@@ -286,7 +281,7 @@ class GradientCapture:
                     and self._is_large[row]
                     and _is_ours_alone(parameter, gradient)
                 ):
-                    self._read_beside_backward(row, gradient)
+                    self._reading.read(gradient, self._table, row)
                     return
                 if _is_usual(gradient):
                     sums_of_one(gradient, self._table, row)
@@ -303,28 +298,12 @@ class GradientCapture:
         except Exception as error:  # noqa: BLE001 - because it would surface in the user's backward()
             self._trouble("measuring a gradient", error)
 
-    def _read_beside_backward(self, row: int, gradient: torch.Tensor) -> None:
-        self._being_read[row] = gradient, gradient._version
-        self._to_be_read[row] = gradient
-        self._to_be_read_bytes += 4 * self._numel[row]
-        if self._to_be_read_bytes >= beside.TOGETHER:
-            self._reading.read(self._to_be_read, self._table)
-            self._to_be_read, self._to_be_read_bytes = {}, 0
-
     def _wait_for_reader(self) -> None:
-        if not self._being_read:
+        if not self._reading:
             return
-        self._reading.wait()  # first: it may hold an older gradient of a row of the rest
-        being_read, self._being_read = self._being_read, {}
-        rest, self._to_be_read, self._to_be_read_bytes = self._to_be_read, {}, 0
-        for row, gradient in rest.items():
-            sums_of_one(gradient, self._table, row)
-        for row, (gradient, version) in being_read.items():
+        for row, version in self._reading.finish(self._table).items():
             self._measured[row] = self._seen_in_host[row] = True
             self._versions[row] = version
-            if gradient._version != version:  # written to meanwhile: added to, by an inner backward
-                sums_of_one(gradient, self._table, row)
-                self._versions[row] = gradient._version
 
     def _others_may_write(self) -> bool:
         """Whether other hooks than a parameter's own last ones may write to gradients.

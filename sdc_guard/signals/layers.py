@@ -66,6 +66,20 @@ def model_layers(model: torch.nn.Module) -> list[tuple[Layer, torch.nn.Parameter
     return layers
 
 
+def trained_by(optimizers: list[torch.optim.Optimizer]) -> set[int]:
+    """Ids of the parameters of these optimizers."""
+    return {id(p) for optimizer in optimizers for g in optimizer.param_groups for p in g["params"]}
+
+
+def reducing_groups(model: torch.nn.Module) -> list[int]:
+    """Sizes of the process groups over which DistributedDataParallel reduces gradients."""
+    return [
+        module.process_group.size()
+        for module in model.modules()
+        if isinstance(module, DistributedDataParallel)
+    ]
+
+
 def plain_name(name: str, data_parallel: list[str]) -> str:
     """A parameter's name without what wrappers put into it.
 

@@ -27,10 +27,11 @@ def _free_core(monkeypatch: pytest.MonkeyPatch) -> None:
 def read_all(tensors: list[torch.Tensor]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     table = np.full((len(tensors), 5), np.nan)
     reading = beside.Reading()
-    reading.read(dict(enumerate(tensors[:2])), table)
-    for row, tensor in enumerate(tensors[2:], 2):
-        reading.read({row: tensor}, table)
-    reading.wait()
+    for row, tensor in enumerate(tensors):
+        reading.read(tensor, table, row)
+    assert reading
+    reading.finish(table)
+    assert not reading
     return table
 
 
@@ -50,16 +51,17 @@ def test_all_that_was_handed_over_is_read_after_waiting() -> None:
     for seed in range(5):
         tensors = some_tensors(seed)
         assert read_all(tensors)[:, :2] == pytest.approx(np.array(expected(tensors)), rel=1e-6)
-    beside.Reading().wait()  # nothing to wait for
+    beside.Reading().finish(np.zeros((0, 5)))  # nothing to wait for
 
 
 def test_what_goes_wrong_is_told_to_who_waits_and_the_next_is_read() -> None:
     reading = beside.Reading()
-    reading.read({0: torch.ones(3, device="meta")}, np.zeros((1, 5)))
-    beside.Reading().wait()  # another's trouble
+    table = np.zeros((1, 5))
+    reading.read(torch.ones(beside.TOGETHER, device="meta"), table, 0)
+    beside.Reading().finish(table)  # another's trouble
     with pytest.raises(ValueError, match="no memory"):
-        reading.wait()
-    reading.wait()
+        reading.finish(table)
+    reading.finish(table)
     assert read_all([torch.ones(4)])[0].tolist() == [4, 1, 4, 0, 0]
 
 
@@ -124,7 +126,7 @@ def test_large_gradients_have_the_norms_of_this_backward(
     for micro in range(3):  # accumulated: the sum so far counts
         loss_of(model, micro).backward()
         assert capture._read_beside
-        assert not capture._being_read
+        assert not capture._reading
     held = present(model)
     nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
     assert norms(capture) == pytest.approx(held, rel=1e-6)
@@ -206,12 +208,12 @@ def test_the_newest_gradient_counts_where_a_backward_makes_two(
     model = nn.Linear(1 << 18, 1, bias=False)
     capture = attach(model)
     busy = beside.Reading()
-    busy.read({0: torch.ones(1 << 25)}, np.zeros((1, 5)))
+    busy.read(torch.ones(1 << 25), np.zeros((1, 5)), 0)
     for value, together in ((1.0, 1), (2.0, 1), (3.0, 1 << 40)):
         monkeypatch.setattr(beside, "TOGETHER", together)
         model.weight.grad = torch.full_like(model.weight, value)
-        capture._read_beside_backward(0, model.weight.grad)
-    busy.wait()
+        capture._reading.read(model.weight.grad, capture._table, 0)
+    busy.finish(np.zeros((1, 5)))
     assert norms(capture) == {"weight": 3.0 * 2**9}
 
 
