@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -22,6 +23,7 @@ SIGMA_FLOOR: Final = 0.10
 # thumb of ten times the average would have raised alarms in three of those eight runs.
 RATIO_LIMIT: Final = 32.0
 Z_LIMIT: Final = 20.0
+_VALUES: Final = 1 << 17  # of windows that are looked at together
 _MAD_TO_SIGMA: Final = 1.4826  # the MAD of a normal distribution is σ/1.4826
 
 
@@ -56,15 +58,15 @@ class NormWindow:
             apart: Bools = np.maximum(logs - lowest, highest - logs) > distance
         return self.judgeable(norms) & apart
 
-    def admit_near(self, norms: Floats, distance: float) -> bool:
-        """Take in the norms of several steps, if none is far from the median of its window.
+    def admit_quiet(self, norms: Floats, distance: float) -> bool:
+        """Take in the norms of several steps, if each is within both limits at its turn.
 
         Args:
             norms: shape (steps, layers).
-            distance: between logs.
+            distance: between logs, within which of the window's median a norm is within both.
 
         Returns:
-            False if one may be that far: nothing was taken in.
+            False if one may not be: nothing was taken in.
         """
         if len(norms) >= WINDOW:
             return False
@@ -76,7 +78,7 @@ class NormWindow:
         apart = np.fmax(logs - np.fmin.reduce(past), np.fmax.reduce(past) - logs) > distance
         apart &= self._seen + steps >= WARM_UP
         columns = np.flatnonzero(apart.any(axis=0))
-        if columns.size and self._may_be_far(logs[:, columns], columns, steps, distance):
+        if columns.size and not self._are_within(logs, columns, usable):
             return False
         if not usable.all():
             for row, healthy in zip(norms, usable, strict=True):
@@ -86,20 +88,27 @@ class NormWindow:
         self._seen += len(norms)
         return True
 
-    def _may_be_far(
-        self, logs: Floats, columns: NDArray[np.intp], steps: NDArray[np.int64], distance: float
-    ) -> bool:
-        """Whether a log may be further than `distance` from the median of its window by then.
+    def _are_within(self, logs: Floats, columns: NDArray[np.intp], usable: Bools) -> bool:
+        """Whether these layers' norms, admitted one after the other, are within both limits."""
+        if not usable[:, columns].all():
+            return False  # the window would not move on by one with each step
+        at_once = max(1, _VALUES // (WINDOW * len(logs)))  # layers: bounds the memory for it
+        parts = (columns[i : i + at_once] for i in range(0, len(columns), at_once))
+        return all(self._part_is_within(logs[:, part], part) for part in parts)
 
-        k more values move the median by no more than k places among those that are there now.
-        """
-        counts = np.minimum(self._seen[columns], WINDOW)
-        ordered = np.sort(self._logs[:, columns], axis=0)  # NaN sorts last
-        below, above = (counts - 1) // 2 - steps, counts // 2 + steps
-        places = np.arange(len(columns))
-        low = np.where(below < 0, -np.inf, ordered[np.maximum(below, 0), places])
-        high = np.where(above >= counts, np.inf, ordered[np.minimum(above, WINDOW - 1), places])
-        return bool((np.fmax(logs - low, high - logs) > distance).any())
+    def _part_is_within(self, logs: Floats, columns: NDArray[np.intp]) -> bool:
+        seen = self._seen[columns]
+        oldest_first = (seen + np.arange(WINDOW)[:, None]) % WINDOW
+        course = np.concatenate([self._logs[oldest_first, columns], logs[:-1]])
+        windows = sliding_window_view(course, WINDOW, axis=0).reshape(-1, WINDOW).T
+        by_then = (seen + np.arange(len(logs))[:, None]).ravel()
+        now, counts = logs.ravel(), np.minimum(by_then, WINDOW)
+        judgeable = by_then >= WARM_UP
+        windows, now, counts = windows[:, judgeable], now[judgeable], counts[judgeable]
+        ratio = np.exp(now) / _average(windows)
+        return bool(
+            (ratio <= RATIO_LIMIT).all() and (np.abs(_z(windows, counts, now)) <= Z_LIMIT).all()
+        )
 
     def ratio(self, norms: Floats, among: Bools | None = None) -> Floats:
         """Norm over the window's average norm, shape (layers,); NaN where not judgeable.
@@ -110,7 +119,7 @@ class NormWindow:
         """
         columns = self._columns(norms, among)
         score = np.full(len(norms), np.nan)
-        score[columns] = norms[columns] / np.nanmean(np.exp(self._logs[:, columns]), axis=0)
+        score[columns] = norms[columns] / _average(self._logs[:, columns])
         return score
 
     def robust_z(self, norms: Floats, among: Bools | None = None) -> Floats:
@@ -125,9 +134,7 @@ class NormWindow:
         columns = self._columns(norms, among)
         score = np.full(len(norms), np.nan)
         logs, counts = self._logs[:, columns], np.minimum(self._seen[columns], WINDOW)
-        median = _median(logs, counts)
-        sigma = np.maximum(_MAD_TO_SIGMA * _median(np.abs(logs - median), counts), SIGMA_FLOOR)
-        score[columns] = (np.log(norms[columns]) - median) / sigma
+        score[columns] = _z(logs, counts, np.log(norms[columns]))
         return score
 
     def _columns(self, norms: Floats, among: Bools | None) -> NDArray[np.intp]:
@@ -138,6 +145,20 @@ class NormWindow:
         columns = np.flatnonzero(healthy & np.isfinite(norms) & (norms > 0))
         self._logs[self._seen[columns] % WINDOW, columns] = np.log(norms[columns])
         self._seen[columns] += 1
+
+
+def _average(logs: Floats) -> Floats:
+    """Average norm of each column of log norms."""
+    average: Floats = np.nanmean(np.exp(logs), axis=0)
+    return average
+
+
+def _z(logs: Floats, counts: NDArray[np.int64], now: Floats) -> Floats:
+    """Robust z of a log norm against each column, of whose values `counts` are not NaN."""
+    median = _median(logs, counts)
+    sigma = np.maximum(_MAD_TO_SIGMA * _median(np.abs(logs - median), counts), SIGMA_FLOOR)
+    z: Floats = (now - median) / sigma
+    return z
 
 
 def _median(values: Floats, counts: NDArray[np.int64]) -> Floats:

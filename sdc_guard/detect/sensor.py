@@ -69,7 +69,7 @@ class StepSensor:
             False if it might: nothing was taken in, and each step has to be judged.
         """
         finite = all(loss is None or math.isfinite(loss) for loss in losses)
-        if not finite or nonfinite.any() or not self._window.admit_near(norms, _NEAREST_ALARM):
+        if not finite or nonfinite.any() or not self._window.admit_quiet(norms, _NEAREST_ALARM):
             return False
         self._nonfinite_before[:] = False
         if any(loss is not None for loss in losses):

@@ -96,6 +96,17 @@ def test_a_healthy_course_is_quiet_even_where_norms_drift_apart() -> None:
     assert all(quiet)
 
 
+def test_a_healthy_course_is_quiet_even_where_norms_scatter() -> None:
+    """Far from the median of a wide window is not far by the limits."""
+    seed = 5
+    print(f"seed {seed}")
+    norms = np.exp(np.random.default_rng(seed).normal(0, 1.0, (400, 2)))
+    sensor, reference = StepSensor(["a", "b"]), StepSensor(["a", "b"])
+    assert one_by_one(reference, norms, np.zeros((400, 2)), [1.0] * 400) == []
+    for at in range(0, 400, 25):
+        assert sensor.admit_quiet(norms[at : at + 25], np.zeros((25, 2)), [1.0] * 25)
+
+
 def record(folder: Path, steps: int, *, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sdc_guard.pending._TOGETHER", together)
     torch.manual_seed(0)
