@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
@@ -56,7 +55,7 @@ def before_frame(
     replicas: int,
     reduces: bool,
     digests: bool,
-) -> bytes:
+) -> tuple[Any, ...]:
     """Evidence of what was found before a step; its copies have arrived.
 
     Args:
@@ -70,41 +69,38 @@ def before_frame(
     """
     every = len(order)
     scale, found_inf = evidence.scale, evidence.found_inf
-    frame: bytes = msgpack.packb(
-        (
-            BEFORE,
-            attempt,
-            evidence.step,
-            evidence.time,
-            evidence.step_seconds,
-            evidence.lr,
-            evidence.loss,
-            evidence.accumulation,
-            [batch.array().tobytes() for batch in evidence.batches],
-            evidence.tokens,
-            None if scale is None else float(scale.get()),
-            None if found_inf is None else float(found_inf.get()),
-            evidence.skipped,
-            evidence.applied,
-            order.tobytes(),
-            None if held.plain else held.places(),
-            replicas,
-            reduces,
-            [
-                (
-                    None if len(part.rows) == every else part.rows,
-                    part.sums.array().tobytes(),
-                    part.reduced,
-                )
-                for part in evidence.gradients
-            ],
-            *(_digests(evidence) if digests else _NO_DIGESTS),
-        )
+    return (
+        BEFORE,
+        attempt,
+        evidence.step,
+        evidence.time,
+        evidence.step_seconds,
+        evidence.lr,
+        evidence.loss,
+        evidence.accumulation,
+        [batch.array().tobytes() for batch in evidence.batches],
+        evidence.tokens,
+        None if scale is None else float(scale.get()),
+        None if found_inf is None else float(found_inf.get()),
+        evidence.skipped,
+        evidence.applied,
+        order.tobytes(),
+        None if held.plain else held.places(),
+        replicas,
+        reduces,
+        [
+            (
+                None if len(part.rows) == every else part.rows,
+                part.sums.array().tobytes(),
+                part.reduced,
+            )
+            for part in evidence.gradients
+        ],
+        *(_digests(evidence) if digests else _NO_DIGESTS),
     )
-    return frame
 
 
-def after_frame(attempt: int, evidence: AfterStep, *, digests: bool) -> bytes | None:
+def after_frame(attempt: int, evidence: AfterStep, *, digests: bool) -> tuple[Any, ...] | None:
     """Evidence of what a step left behind; its copies have arrived. None if it makes no rows."""
     shadow = None
     if evidence.shadow is not None and evidence.shadow_losses is not None:
@@ -113,8 +109,7 @@ def after_frame(attempt: int, evidence: AfterStep, *, digests: bool) -> bytes | 
     table = _digests(evidence) if digests else _NO_DIGESTS
     if shadow is None and not table[0]:
         return None
-    frame: bytes = msgpack.packb((AFTER, attempt, evidence.step, shadow, *table))
-    return frame
+    return AFTER, attempt, evidence.step, shadow, *table
 
 
 def rows_of(frame: Sequence[Any], numel: dict[int, int]) -> list[Rows]:

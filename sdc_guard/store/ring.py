@@ -7,8 +7,8 @@ do not outlive the machine; segments, which are synced, do.
 A mapping of the file would do the same, but an access to a mapping of a full or vanished disk
 ends the process with SIGBUS, where a write only fails.
 
-    frame: magic (8 bytes) | sequence (u64) | length (u64) | xxh3_64 of what follows it (u64)
-           | payload, filled up to a multiple of 32 bytes
+    frame: magic (8 bytes) | sequence (u64) | length (u64) | xxh3_64 of the payload (u64)
+           | payload in MessagePack, filled up to a multiple of 32 bytes
 
 Numbers are little-endian; the checksum's seed is the sequence. A frame does not go over the end of
 the file. The owner holds an exclusive flock on the file as long as it lives.
@@ -23,15 +23,17 @@ import secrets
 import struct
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgpack
 import xxhash
 
 _MAGIC: Final = b"SDCRING1"
 _HEAD: Final = struct.Struct("<8sQQQ")
 _ALIGNED: Final = 32
+_PACKED: Final = 1 << 14  # bytes; it grows with the frames
 _open: weakref.WeakSet[Ring] = weakref.WeakSet()
 SMALLEST: Final = 1 << 18
 LARGEST: Final = 1 << 24
@@ -54,6 +56,8 @@ class Ring:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"rank={rank:05d}-{secrets.token_hex(6)}.ring"
         self._lock = threading.Lock()
+        # one for all frames: each allocates a buffer of its own
+        self._packer = msgpack.Packer(buf_size=_PACKED)
         self._next, self._sequence = 0, 0
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
@@ -64,15 +68,17 @@ class Ring:
             raise
         _open.add(self)
 
-    def put(self, payload: bytes) -> bool:
+    def put(self, content: Sequence[Any]) -> bool:
         """Add a frame over the oldest ones; False if it is larger than a quarter of the ring.
 
         Raises:
+            TypeError, ValueError, OverflowError: MessagePack has no such values.
             OSError: the file cannot be written, or was removed by this object.
         """
-        if _HEAD.size + len(payload) > self._size // 4:
-            return False
         with self._lock:
+            payload = self._packer.pack(content)
+            if _HEAD.size + len(payload) > self._size // 4:
+                return False
             frame = framed(self._sequence, payload)
             if self._next + len(frame) > self._size:
                 self._next = 0

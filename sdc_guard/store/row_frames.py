@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgpack
 import numpy as np
 
 from .rows import Rows
@@ -13,14 +12,9 @@ from .rows import Rows
 ROWS: Final = "rows"
 
 
-def row_frame(table: str, columns: Mapping[str, Any], count: int) -> bytes:
-    """Rows of a table, as MessagePack.
-
-    Raises:
-        TypeError, ValueError, OverflowError: a value is of no kind that a table holds.
-    """
-    packed: bytes = msgpack.packb((ROWS, table, count, {n: _packed(v) for n, v in columns.items()}))
-    return packed
+def row_frame(table: str, columns: Mapping[str, Any], count: int) -> tuple[Any, ...]:
+    """Rows of a table."""
+    return ROWS, table, count, {name: _packed(value) for name, value in columns.items()}
 
 
 def rows_of(frame: Sequence[Any]) -> Rows:

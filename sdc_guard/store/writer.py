@@ -11,7 +11,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,12 +76,14 @@ class Writer:
         self._thread = threading.Thread(target=self._serve, name="sdc-guard-writer", daemon=True)
         self._thread.start()
 
-    def keep(self, frame: bytes) -> bool:
+    def keep(self, frame: Sequence[Any]) -> bool:
         """Put a frame into the ring, where it survives this process; False if it is not there."""
         if self._ring is None or self._closed:
             return False
         try:
             return self._ring.put(frame)
+        except (TypeError, ValueError, OverflowError):
+            return False  # what cannot be packed fits no table either: the writer will tell
         except OSError as error:
             self._ring.leave()
             self._ring = None
@@ -102,10 +104,8 @@ class Writer:
         if self._closed:
             self._drop(count, RuntimeError("rows dropped, the writer is closed"))
             return
-        if not kept and self._ring is not None:
-            # what cannot be packed fits no table either: the writer will tell
-            with contextlib.suppress(TypeError, ValueError, OverflowError):
-                self.keep(row_frame(table, columns, count))
+        if not kept:
+            self.keep(row_frame(table, columns, count))
         try:
             self._queue.put_nowait(Rows(table, columns, count))
         except queue.Full:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,22 +28,25 @@ def content_of(ring: Ring) -> bytes:
 
 def test_the_newest_frames_come_back_in_order(tmp_path: Path, rng: np.random.Generator) -> None:
     ring = Ring(tmp_path, 3, 0)
-    put = [rng.bytes(int(size)) for size in rng.integers(0, 9_000, 200)]
-    assert all(ring.put(payload) for payload in put)
-    found = frames(content_of(ring))
+    put = [["frame", rng.bytes(int(size))] for size in rng.integers(0, 9_000, 200)]
+    assert all(ring.put(content) for content in put)
+    found = [msgpack.unpackb(payload) for payload in frames(content_of(ring))]
     assert 20 < len(found) < 200  # of some 900 kB, what fits into 256
     assert found == put[-len(found) :]
-    size = sum(len(payload) for payload in found)
+    size = sum(len(content) for _, content in found)
     assert SMALLEST / 2 < size < SMALLEST
     ring.remove()
 
 
 def test_a_frame_that_is_too_large_is_refused_and_harms_none(tmp_path: Path) -> None:
     ring = Ring(tmp_path, 0, 0)
-    assert ring.put(b"before")
-    assert not ring.put(bytes(SMALLEST // 4))
-    assert ring.put(b"after")
-    assert frames(content_of(ring)) == [b"before", b"after"]
+    assert ring.put(["before"])
+    assert not ring.put([bytes(SMALLEST // 4)])
+    with pytest.raises(TypeError):
+        ring.put([object()])
+    assert ring.put(["after"])
+    found = [msgpack.unpackb(payload) for payload in frames(content_of(ring))]
+    assert found == [["before"], ["after"]]
     ring.remove()
 
 
@@ -69,14 +73,14 @@ def test_a_payload_that_looks_like_a_frame_is_none() -> None:
 
 def test_what_is_in_use_is_left_alone(tmp_path: Path) -> None:
     ring = Ring(ring_folder(tmp_path), 2, 0)
-    ring.put(b"frame")
+    ring.put(["frame"])
     assert rings(tmp_path) == [(2, ring.path)]
     with left_content(ring.path) as content:
         assert content is None
     ring.leave()
     with left_content(ring.path) as content:
         assert content is not None
-        assert frames(content) == [b"frame"]
+        assert frames(content) == [msgpack.packb(["frame"])]
         with left_content(ring.path, alone=True) as second:
             assert second is None
     with left_content(ring.path, alone=True) as content:
@@ -88,7 +92,7 @@ def test_what_is_in_use_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_forked_child_does_not_keep_the_ring_in_use(tmp_path: Path) -> None:
     ring = Ring(tmp_path, 0, 0)
-    ring.put(b"frame")
+    ring.put(["frame"])
     readable, writable = os.pipe()
     began, begins = os.pipe()
     child = os.fork()
