@@ -149,8 +149,8 @@ def sql(run: Path, query: str, attempt: int | None) -> None:
             sys.stdout.flush()
         except BrokenPipeError:  # the reader of our output, `head` say, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        for path, reason in reader.damaged.items():
-            click.echo(f"sdc-guard: damaged, its rows are missing: {path} ({reason})", err=True)
+        for loss in reader.losses():
+            click.echo(f"sdc-guard: {loss.text}", err=True)
 
 
 @main.command()

@@ -2,6 +2,8 @@
 
 Nothing here opens a file that anybody writes, so there is no lock to wait for.
 
+`queries` has the usual questions, `troubles` what can be wrong with the record.
+
 The tables come by their own names and hold the run as it is now: where a resume repeated steps,
 only the newest attempt's. The schema `every` holds the rows of all attempts. Beside the tables
 there are `layer_names` and `attempts` from run.json, and the views of `whole` over all ranks.
@@ -9,8 +11,11 @@ there are `layer_names` and `attempts` from run.json, and the views of `whole` o
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,17 +23,20 @@ import duckdb
 import pyarrow as pa
 
 from ..errors import UsageError
+from .contents import Part, joined
 from .lineage import LAST_STEP, lineage
 from .run_file import RunFile
 from .schema import TABLES
-from .segment_file import segment_columns, segment_damage
-from .segments import Listing, listing, quoted, rank_folder, ranks
+from .sources import SEAL_NAME, FileVanishedError, TraceFiles
+from .troubles import Trouble, file_troubles, step_troubles
 from .whole import VIEWS
 
-__all__ = ["RunReader", "lineage"]
+__all__ = ["RunReader", "Trouble", "lineage"]
 
 _T = TypeVar("_T")
 
+_LISTINGS = 20  # of files that are folded while they are looked at, before one counts as missing
+_WORDS = re.compile(r"\w+")
 _DUCKDB_TYPES = {
     pa.int32(): "INTEGER",
     pa.int64(): "BIGINT",
@@ -53,9 +61,7 @@ class RunReader:
 
     Attributes:
         run_file: names, layers and attempts of the run.
-        damaged: files that could not be read, with the reason; their rows are missing. A segment
-            is checked when it is first seen, a seal when it is opened and when a query meets
-            the damage.
+        attempt: the attempt that is read; None for the newest.
 
     Raises:
         RunNotFound, RunFormatError: as `RunFile.read`.
@@ -67,10 +73,6 @@ class RunReader:
         self.run = Path(run).absolute()  # its views must outlive a change of the working folder
         self.attempt = attempt
         self._check_attempt()
-        self.damaged: dict[Path, str] = {}
-        self._attached: dict[Path, str] = {}
-        # with their columns: a resume may have been recorded by a version that knows more of them
-        self._sound_segments: dict[Path, tuple[str, ...]] = {}
         self._lock = threading.RLock()
         self._connection = duckdb.connect(":memory:")
         for setting in (
@@ -80,6 +82,10 @@ class RunReader:
         ):
             self._connection.execute(f"SET {setting}")
         self._connection.execute("CREATE SCHEMA every")
+        self._files = TraceFiles(self.run, self._connection)
+        self._views: dict[str, list[str]] = {}  # the statements that made those of a table
+        self._ready: set[str] = set()  # tables whose views show what was listed last
+        self._closed = False
         self.refresh()
 
     def __enter__(self) -> RunReader:
@@ -90,24 +96,78 @@ class RunReader:
 
     def close(self) -> None:
         """Release the seals."""
+        self._closed = True
         self._connection.close()
+
+    @property
+    def damaged(self) -> dict[Path, str]:
+        """Files that could not be read, with the reason; their rows are missing.
+
+        All tables are looked through for it. A segment is read whole; a seal is opened, and
+        damage of a block of it is found when a query meets it.
+        """
+        if not self._closed:
+            self._prepare(TABLES)
+        return dict(self._files.damaged)
+
+    def losses(self) -> list[Trouble]:
+        """The findings about files alone, of the tables that were asked for so far."""
+        return self._look(lambda: file_troubles(self._files, sorted(self._ready)))
+
+    def troubles(self) -> list[Trouble]:
+        """What is wrong with the record: files damaged or missing, steps twice, back, or absent.
+
+        Returns:
+            one finding per kind, table, attempt and rank, with counts.
+        """
+        tables = tuple(TABLES)
+        return self._look(
+            lambda: [
+                *file_troubles(self._files, tables),
+                *step_troubles(self.rows, self._files),
+            ],
+            tables,
+        )
+
+    def writers(self, table: str = "steps") -> dict[int, list[Part]]:
+        """Which processes wrote the rows of a table, by rank: an entry per writer and attempt.
+
+        What was written before writers were recorded has the writer None.
+        """
+        return self._look(
+            lambda: {
+                rank: joined(part for parts in found.values() for part in parts or ())
+                for rank in self._files.ranks(table)
+                for found in [self._files.contents(table, rank)]
+            },
+            (table,),
+        )
+
+    def of_writer(self, writer: str, table: str = "steps") -> pa.Table:
+        """All rows that one writer wrote, also where another recorded the same steps.
+
+        Args:
+            writer: a name from `writers`.
+            table: the table.
+        """
+
+        def look() -> pa.Table:
+            sources = [*self._files.sources(table, writer=writer), _no_rows(table)]
+            return self.arrow(f"SELECT * FROM ({' UNION ALL BY NAME '.join(sources)})")
+
+        return self._look(look, (table,))
 
     def refresh(self) -> None:
         """See what was published since the reader was made, all tables at once."""
         with self._lock:
             self.run_file = RunFile.read(self.run)
-            condition = self._condition()
-            statements = [
-                statement for table in TABLES for statement in self._views(table, condition)
-            ]
-            statements += [f"CREATE OR REPLACE VIEW {name} AS {sql}" for name, sql in VIEWS.items()]
+            self._files.list_all()
+            self._ready.clear()
             cursor = self._connection.cursor()
             cursor.begin()
             for name, content in self._described().items():
                 cursor.register("described", content)
                 cursor.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM described")
-            for statement in statements:
-                cursor.execute(statement)
             cursor.commit()
             cursor.close()
 
@@ -124,7 +184,7 @@ class RunReader:
             result: duckdb.DuckDBPyConnection | None = cursor.execute(query, values)
             return _result(result, query).fetchall()
 
-        found: list[Any] = self._answer(fetch)
+        found: list[Any] = self._answer(query, fetch)
         return found
 
     def arrow(self, query: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
@@ -138,7 +198,19 @@ class RunReader:
         def fetch(cursor: duckdb.DuckDBPyConnection) -> pa.Table:
             return _result(cursor.sql(query, params=values), query).to_arrow_table()
 
-        return self._answer(fetch)
+        return self._answer(query, fetch)
+
+    def pandas(self, query: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        """The result of a query as a pandas DataFrame.
+
+        Raises:
+            UsageError: as `arrow`, and where pandas is not installed.
+        """
+        if find_spec("pandas") is None:
+            raise UsageError(
+                "pandas is not installed", next_step="pip install pandas, or use RunReader.arrow"
+            )
+        return self.arrow(query, parameters).to_pandas()
 
     def attach(self, name: str, other: RunReader) -> None:
         """Bring the tables of `other` into this reader as the schema `name`, for comparisons."""
@@ -150,18 +222,75 @@ class RunReader:
                     f"CREATE OR REPLACE TABLE {name}.{table} AS SELECT * FROM content"
                 )
 
-    def _answer(self, fetch: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
-        # first remedy: a segment was folded into a seal after it was listed
-        remedies = [self.refresh, self._look_for_damage]
+    def _answer(self, query: str, fetch: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
+        tables = _named_in(query)
+        # first remedy: a file was folded into a seal after it was listed
+        remedies: list[Callable[[], None]] = [self.refresh, partial(self._look_for_damage, tables)]
         while True:
+            self._prepare(tables)
             try:
                 # a cursor per call: a connection shared by threads loses results without an error
                 return fetch(self._connection.cursor())
             except duckdb.Error as error:
-                if not remedies or isinstance(error, _ERRORS_OF_THE_QUERY):
-                    message = str(error).splitlines()[0]
+                message = str(error).splitlines()[0]
+                # a seal may be released between the moment its view is read and the query begins
+                own = isinstance(error, _ERRORS_OF_THE_QUERY) and not SEAL_NAME.search(message)
+                if own or not remedies:
                     raise UsageError(f"the query failed: {message}") from None
             remedies.pop(0)()
+
+    def _look(self, look: Callable[[], _T], tables: Collection[str] = ()) -> _T:
+        """Look at the files of these tables, again where one was folded meanwhile."""
+        with self._lock:
+            for _ in range(_LISTINGS):
+                self._prepare(tables)
+                try:
+                    return look()
+                except FileVanishedError:
+                    self.refresh()
+        raise self._vanishing()
+
+    def _prepare(self, tables: Collection[str]) -> None:
+        """Make the views of these tables, unless they show already what was listed last."""
+        if self._ready.issuperset(tables):
+            return
+        with self._lock:
+            for _ in range(_LISTINGS):
+                try:
+                    for table in tables:
+                        if table not in self._ready:
+                            self._make_views(table)
+                    return
+                except FileVanishedError:
+                    self.refresh()
+        raise self._vanishing()
+
+    def _vanishing(self) -> UsageError:
+        return UsageError(
+            "the files of the trace vanish while they are read",
+            where=str(self.run / "trace"),
+            next_step="see who deletes them; try again",
+        )
+
+    def _make_views(self, table: str) -> None:
+        sources = [*self._files.sources(table), _no_rows(table)]
+        statements = [
+            f"CREATE OR REPLACE VIEW every.{table} AS {' UNION ALL BY NAME '.join(sources)}",
+            f"CREATE OR REPLACE VIEW {table} AS"
+            f" SELECT * FROM every.{table} WHERE {self._condition()}",
+        ]
+        if table == "layers":
+            statements += [f"CREATE OR REPLACE VIEW {name} AS {sql}" for name, sql in VIEWS.items()]
+        if self._views.get(table) != statements:
+            cursor = self._connection.cursor()
+            cursor.begin()
+            for statement in statements:
+                cursor.execute(statement)
+            cursor.commit()
+            cursor.close()
+            self._views[table] = statements
+            self._files.release(table)
+        self._ready.add(table)
 
     def _check_attempt(self) -> None:
         known = [attempt.attempt for attempt in self.run_file.attempts]
@@ -204,77 +333,11 @@ class RunReader:
             ),
         }
 
-    def _views(self, table: str, condition: str) -> list[str]:
-        sources = [
-            source for rank in ranks(self.run, table) for source in self._sources(table, rank)
-        ]
-        sources.append(_no_rows(table))
-        return [
-            f"CREATE OR REPLACE VIEW every.{table} AS {' UNION ALL BY NAME '.join(sources)}",
-            f"CREATE OR REPLACE VIEW {table} AS SELECT * FROM every.{table} WHERE {condition}",
-        ]
-
-    def _sources(self, table: str, rank: int) -> list[str]:
-        found = listing(rank_folder(self.run, table, rank))
-        # a damaged seal hides nothing: segments that it covers may still be there
-        sound = {span: path for span, path in found.seals.items() if self._attach(path, table)}
-        live = Listing(found.segments, sound)
-        sources = [
-            f"SELECT *, {rank} AS rank FROM {self._attached[seal]}.{table}"
-            for seal in live.live_seals()
-        ]
-        segments: dict[tuple[str, ...], list[str]] = {}
-        for path in live.live_segments():
-            if self._segment_is_sound(path):
-                segments.setdefault(self._sound_segments[path], []).append(quoted(path))
-        sources += [
-            f"SELECT *, {rank} AS rank"
-            f" FROM read_parquet([{', '.join(files)}], hive_partitioning = false)"
-            for files in segments.values()
-        ]
-        return sources
-
-    def _segment_is_sound(self, path: Path) -> bool:
-        if path in self._sound_segments:
-            return True
-        try:
-            damage = segment_damage(path)
-            columns = segment_columns(path) if damage is None else ()
-        except FileNotFoundError:
-            return False  # folded into a seal since it was listed; the seal is in the list
-        if damage is not None:
-            self.damaged[path] = damage
-            return False
-        self._sound_segments[path] = columns
-        return True
-
-    def _attach(self, path: Path, table: str) -> bool:
-        if path in self.damaged:
-            return False
-        if path in self._attached:
-            return True
-        name = f"seal_{len(self._attached)}"
-        try:
-            self._connection.execute(f"ATTACH {_text(path)} AS {name} (READ_ONLY)")
-            self._connection.execute(f"SELECT * FROM {name}.{table} LIMIT 0")
-        except duckdb.Error as error:
-            self.damaged[path] = str(error).splitlines()[0]
-            return False
-        self._attached[path] = name
-        return True
-
-    def _look_for_damage(self) -> None:
-        """Read every file of the trace whole, leave out those that fail, and refresh."""
+    def _look_for_damage(self, tables: Collection[str]) -> None:
+        """Read every file of these tables whole, leave out those that fail, and refresh."""
         with self._lock:
-            self._sound_segments.clear()
-            for path, name in self._attached.items():
-                table = path.parent.parent.name
-                try:
-                    self._connection.cursor().execute(
-                        f"SELECT bit_xor(hash(t)) FROM {name}.{table} AS t"
-                    ).fetchall()
-                except duckdb.Error as error:
-                    self.damaged[path] = str(error).splitlines()[0]
+            for table in tables:
+                self._files.read_whole(table)
             self.refresh()
 
 
@@ -291,5 +354,13 @@ def _no_rows(table: str) -> str:
     return f"SELECT {columns}, NULL::INTEGER AS rank WHERE false"
 
 
-def _text(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
+def _named_in(query: str) -> Collection[str]:
+    """The tables that a query may read: those that it names, or all if it names none of ours."""
+    words = {word.lower() for word in _WORDS.findall(query)}
+    if words.isdisjoint({*TABLES, *VIEWS, "layer_names", "attempts"}):
+        return tuple(TABLES)
+    return tuple(
+        table
+        for table in TABLES
+        if table in words or (table == "layers" and not words.isdisjoint(VIEWS))
+    )
