@@ -156,13 +156,18 @@ def sql(run: Path, query: str, attempt: int | None) -> None:
 @main.command()
 @run_argument
 def compact(run: Path) -> None:
-    """Fold the trace's small segments into DuckDB files; safe while the run writes."""
+    """Fold the trace's small segments into DuckDB files; safe while the run writes.
+
+    What a killed process had not yet published is folded in, too.
+    """
+    from .store.left_behind import fold
     from .store.run_file import RunFile
     from .store.sealing import seal_run
 
     RunFile.read(run)
+    rows = fold(run)
     written = seal_run(run)
-    click.echo(f"{len(written)} seals written")
+    click.echo(f"{len(written)} seals written" + (f", {rows:,} rows recovered" if rows else ""))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Reading a trace while it is being written: an in-memory DuckDB with views over its files.
 
-Nothing here opens a file that anybody writes, so there is no lock to wait for.
+Nothing here opens a file that anybody writes, so there is no lock to wait for. What a process left
+that was killed before it could publish it is shown, too.
 
 `queries` has the usual questions, `troubles` what can be wrong with the record.
 
@@ -24,6 +25,7 @@ import pyarrow as pa
 
 from ..errors import UsageError
 from .contents import Part, joined
+from .left_behind import LeftBehind
 from .lineage import LAST_STEP, lineage
 from .run_file import RunFile
 from .schema import TABLES
@@ -83,6 +85,7 @@ class RunReader:
             self._connection.execute(f"SET {setting}")
         self._connection.execute("CREATE SCHEMA every")
         self._files = TraceFiles(self.run, self._connection)
+        self._left = LeftBehind(self.run, self._connection)
         self._views: dict[str, list[str]] = {}  # the statements that made those of a table
         self._ready: set[str] = set()  # tables whose views show what was listed last
         self._closed = False
@@ -161,6 +164,7 @@ class RunReader:
         """See what was published since the reader was made, all tables at once."""
         with self._lock:
             self.run_file = RunFile.read(self.run)
+            self._left.look({layer.id: layer.numel for layer in self.run_file.layers})
             self._files.list_all()
             self._ready.clear()
             cursor = self._connection.cursor()
@@ -273,7 +277,11 @@ class RunReader:
         )
 
     def _make_views(self, table: str) -> None:
-        sources = [*self._files.sources(table), _no_rows(table)]
+        sources = [
+            *self._files.sources(table),
+            *self._left.sources(table, lambda rank: self._files.sources(table, rank=rank)),
+            _no_rows(table),
+        ]
         statements = [
             f"CREATE OR REPLACE VIEW every.{table} AS {' UNION ALL BY NAME '.join(sources)}",
             f"CREATE OR REPLACE VIEW {table} AS"

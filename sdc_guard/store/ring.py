@@ -165,7 +165,7 @@ def left_content(path: Path, *, alone: bool = False) -> Iterator[bytes | None]:
         alone: keep others from it meanwhile, so that it can be deleted.
     """
     try:
-        file = path.open("rb")
+        file = path.open("rb+" if alone else "rb")  # some network file systems want it so
     except OSError:
         yield None
         return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import resource
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from .contents import Part, parts_of_segment
 from .schema import TABLES
 from .seal_file import WRITER_COLUMN, contents_of
 from .segment_file import Segment, open_segment
-from .segments import Listing, Span, listing, quoted, rank_folder, ranks, text
+from .segments import Listing, Span, listing, quoted, rank_folder, text
+from .segments import ranks as ranks_of
 
 SEAL_NAME = re.compile(r"\bseal_\d+\b")  # of an attached seal
 _OTHER_FILES = 256  # that a process may have open beside the seals
@@ -55,22 +57,27 @@ class TraceFiles:
         # with their columns: a resume may have been recorded by a version that knows more of them
         self._segments: dict[Path, tuple[str, ...]] = {}
 
-    def list_all(self) -> None:
-        """See what was published since, of all tables at once."""
+    def list_all(
+        self, tables: Iterable[str] = tuple(TABLES), ranks: Iterable[int] | None = None
+    ) -> None:
+        """See what was published since, of all tables and ranks at once, or of these."""
         self._listings = {
             table: {
                 rank: listing(rank_folder(self._run, table, rank))
-                for rank in ranks(self._run, table)
+                for rank in (ranks_of(self._run, table) if ranks is None else ranks)
             }
-            for table in TABLES
+            for table in tables
         }
 
-    def sources(self, table: str, *, writer: str | None = None) -> list[str]:
+    def sources(
+        self, table: str, *, writer: str | None = None, rank: int | None = None
+    ) -> list[str]:
         """A SELECT for each file or set of files of `table`, with their rank.
 
         Args:
             table: the table.
             writer: of the rows of this writer alone.
+            rank: of this rank alone.
 
         A rank's segments are one call of read_parquet; calls over many ranks at once were measured
         to be hardly quicker, and ten times as slow where the query wants a single rank.
@@ -79,13 +86,15 @@ class TraceFiles:
             FileVanishedError: a listed file is gone.
         """
         found = []
-        for rank in self._listings[table]:
-            live = self.live(table, rank).values()
+        for number in self._listings[table]:
+            if rank not in (None, number):
+                continue
+            live = self.live(table, number).values()
             segments = [path for path in live if path in self._segments]
             if writer is not None:
                 segments = [p for p in segments if _opened(p).written_by()[0] == writer]
-            found += self._sealed([p for p in live if p in self._seals], table, rank, writer)
-            found += self._unsealed(segments, rank)
+            found += self._sealed([p for p in live if p in self._seals], table, number, writer)
+            found += self._unsealed(segments, number)
         return found
 
     def ranks(self, table: str) -> list[int]:

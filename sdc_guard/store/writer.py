@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,14 +19,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from .atomic import publish
 from .health import Health
+from .left_behind import fold
+from .publishing import publish_rows
 from .ring import SMALLEST, Ring, ring_folder
 from .row_frames import row_frame
 from .rows import Rows, batch, count_of, is_array
 from .schema import TABLES
-from .segment_file import encode
-from .segments import next_number, rank_folder, segment_path
 
 __all__ = ["Health", "Writer"]
 
@@ -68,6 +68,8 @@ class Writer:
         self._queue: queue.Queue[Rows | _Flush | None] = queue.Queue(QUEUE_LIMIT)
         self._backlog: dict[str, list[Rows | pa.RecordBatch]] = {}
         self._backlog_bytes = 0
+        self._name = secrets.token_hex(8)
+        self._published: dict[str, int] = {}  # rows by table
         self._steps_waiting = 0
         self._newest: tuple[Any, Any] = None, None  # attempt and step
         self._refused_since: float | None = None  # seconds since the epoch
@@ -157,6 +159,7 @@ class Writer:
             return None
 
     def _serve(self) -> None:
+        self._fold()
         last = time.monotonic()
         while True:
             try:
@@ -177,6 +180,13 @@ class Writer:
             if item is None:
                 self._give_up()
                 return
+
+    def _fold(self) -> None:
+        """Publish what this rank's process before this one left, if it was killed."""
+        try:
+            fold(self._run, self._rank)
+        except Exception as error:  # noqa: BLE001 - because recording must outlive any of its troubles
+            self._health.trouble("recovering rows of a killed process", error)
 
     def _take(self, rows: Rows) -> None:
         if rows.table not in TABLES:
@@ -262,19 +272,10 @@ class Writer:
             self._health.trouble("compacting", error)
 
     def _publish(self, table: str, waiting: list[pa.RecordBatch]) -> int:
-        folder = rank_folder(self._run, table, self._rank)
-        if not self._run.is_dir():
-            raise FileNotFoundError(f"the run's folder {self._run} is gone")
-        folder.mkdir(parents=True, exist_ok=True)
-        content = encode(pa.Table.from_batches(waiting, TABLES[table]))
-        number = next_number(folder)
-
-        def write(path: Path) -> None:
-            path.write_bytes(content)
-
-        while True:
-            try:
-                publish(segment_path(folder, number), write, replace=False)
-                return number
-            except FileExistsError:  # another process, not quite dead, writes for this rank too
-                number += 1
+        before = self._published.get(table, 0)
+        rows = pa.Table.from_batches(waiting, TABLES[table])
+        number = publish_rows(
+            self._run, table, self._rank, rows, writer=self._name, rows_before=before
+        )
+        self._published[table] = before + rows.num_rows
+        return number

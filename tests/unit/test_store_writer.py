@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from sdc_guard import RunReader
+from sdc_guard.store import publishing
 from sdc_guard.store import writer as writer_module
 from sdc_guard.store.schema import TABLES
 from sdc_guard.store.sealing import seal_run
@@ -53,7 +54,7 @@ def put(writer: Writer, *steps: int) -> None:
 def disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A disk that is full while disk["full"] is true."""
     state: dict[str, Any] = {"full": False, "refused": 0}
-    real = writer_module.publish
+    real = publishing.publish
 
     def publish(target: Path, write: Any, **options: Any) -> None:
         if state["full"]:
@@ -61,7 +62,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise OSError(errno.ENOSPC, "No space left on device", str(target))
         real(target, write, **options)
 
-    monkeypatch.setattr(writer_module, "publish", publish)
+    monkeypatch.setattr(publishing, "publish", publish)
     return state
 
 
@@ -243,14 +244,14 @@ def test_what_the_queue_cannot_hold_is_counted(
 ) -> None:
     monkeypatch.setattr(writer_module, "QUEUE_LIMIT", 3)
     held, entered = threading.Event(), threading.Event()
-    real = writer_module.publish
+    real = publishing.publish
 
     def slow(target: Path, write: Any, **options: Any) -> None:
         entered.set()
         held.wait(30)
         real(target, write, **options)
 
-    monkeypatch.setattr(writer_module, "publish", slow)
+    monkeypatch.setattr(publishing, "publish", slow)
     writer = Writer(run, 0, health)
     put(writer, 0)
     writer.nudge()
@@ -318,13 +319,13 @@ def test_rows_are_published_without_being_asked(
     run: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, steps: int
 ) -> None:
     published = threading.Event()
-    real = writer_module.publish
+    real = publishing.publish
 
     def publish(target: Path, write: Any, **options: Any) -> None:
         real(target, write, **options)
         published.set()
 
-    monkeypatch.setattr(writer_module, "publish", publish)
+    monkeypatch.setattr(publishing, "publish", publish)
     monkeypatch.setattr(writer_module, "FLUSH_SECONDS", seconds)
     monkeypatch.setattr(writer_module, "FLUSH_STEPS", steps)
     writer = Writer(run, 0, Health())
@@ -354,7 +355,7 @@ def test_a_taken_number_is_passed_over(run: Path, monkeypatch: pytest.MonkeyPatc
     put(first, 1)
     first.close()
     content = segment_path(folder, 0).read_bytes()
-    monkeypatch.setattr(writer_module, "next_number", lambda _: 0)
+    monkeypatch.setattr(publishing, "next_number", lambda _: 0)
     second = Writer(run, 0, Health())
     put(second, 2)
     second.close()
