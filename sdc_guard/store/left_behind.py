@@ -139,6 +139,8 @@ def _new(run: Path, table: str, rank: int, rows: pa.RecordBatch) -> pa.Table:
                 files.list_all(tables=[table], ranks=[rank])
                 new = unpublished(connection, table, rows, files.sources(table))
                 return new.select(TABLES[table].names).cast(TABLES[table])
-            except (FileVanishedError, duckdb.IOException):
+            except FileVanishedError:
                 continue
+            except duckdb.Error:  # a file is gone since it was listed, or a seal is damaged inside
+                files.read_whole(table)
     raise OSError(f"the files of {run / 'trace' / table} vanish while they are read")
