@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import time
 from multiprocessing.queues import Queue
@@ -30,14 +31,14 @@ _SEGMENT_STEPS = 1000  # of the segments that are written by hand
 _ASKED = 5  # a layer like any other
 
 
-def write_live(run: Path, layers: int, end: float, acknowledged: Any, told: Queue[Any]) -> None:
+def write_live(run: Path, layers: int, end: Any, acknowledged: Any, told: Queue[Any]) -> None:
     """A process that publishes a step 20 times a second until `end`, and seals as a guard does."""
     health, late, step = Health(), 0, 0
     compactor = Compactor(run)
     writer = Writer(run, 0, health, compactor.segment_published)
     taken = []
     start = time.monotonic()
-    while time.time() < end:
+    while time.time() < end.value:
         columns, of_step = layer_columns([step], layers), step_columns([step])
         due = start + step / FLUSHES - time.monotonic()
         late += due < 0
@@ -64,14 +65,14 @@ def write_live(run: Path, layers: int, end: float, acknowledged: Any, told: Queu
 
 
 def read_live(
-    run: Path, layers: int, end: float, acknowledged: Any, ready: Event, told: Queue[Any]
+    run: Path, layers: int, end: Any, acknowledged: Any, ready: Event, told: Queue[Any]
 ) -> None:
     """A process that asks all queries 5 times a second, as a dashboard would, and checks them."""
     taken: dict[str, list[float]] = {"refresh": [], **{name: [] for name in QUERIES}}
     errors: list[str] = []
     with RunReader(run) as reader:
         ready.wait()
-        while time.time() < end:
+        while time.time() < end.value:
             begun = time.monotonic()
             known = int(acknowledged.value)
             try:
@@ -105,30 +106,30 @@ def measure_live(folder: Path, layers: int, seconds: float, readers: int) -> dic
     run = make_run(folder / "live", layers)
     context = multiprocessing.get_context("spawn")
     acknowledged, ready = context.Value("q", 0), context.Event()
+    end = context.Value("d", math.inf)
     told_writer: Queue[Any] = context.Queue()
     told_readers: Queue[Any] = context.Queue()
-    end = time.time() + 5 + seconds  # a process takes some seconds to start
+    given = (run, layers, end, acknowledged)
     processes = [
-        context.Process(
-            target=read_live,
-            args=(run, layers, end, acknowledged, ready, told_readers),
-            daemon=True,
-        )
+        context.Process(target=read_live, args=(*given, ready, told_readers), daemon=True)
         for _ in range(readers)
     ]
     for process in processes:
         process.start()
     # not a daemon: it starts the process that seals
-    writer = context.Process(target=write_live, args=(run, layers, end, acknowledged, told_writer))
+    writer = context.Process(target=write_live, args=(*given, told_writer))
     writer.start()
-    while acknowledged.value < 1 and writer.is_alive():
+    while acknowledged.value < 1:
+        if not writer.is_alive():
+            raise RuntimeError("the process that writes ended early")
         time.sleep(0.01)
+    end.value = time.time() + seconds
     ready.set()
-    limit = seconds + 60
+    limit = seconds + 120
     of_writer = told_writer.get(timeout=limit)
     of_readers = [told_readers.get(timeout=limit) for _ in processes]
     for process in (writer, *processes):
-        process.join(timeout=limit)
+        process.join()
     names = ("refresh", *QUERIES)
     errors = [error for reader in of_readers for error in reader["errors"]]
     return {
