@@ -15,7 +15,8 @@ The parts:
 * sealed: the same queries over 2 million sealed rows.
 * large: one layer of 40 million sealed rows.
 
-Every value is computed from its step and layer, so a wrong answer is seen. Files go to a temporary
+Every value is computed from its step and layer: every row that an answer must have is counted,
+and up to 20,000 of its values are compared. Files go to a temporary
 folder and are in the system's cache when they are read: add a cold disk's time. Ends with 1 if any
 answer was wrong or any row was dropped.
 """

@@ -135,6 +135,7 @@ def measure_live(folder: Path, layers: int, seconds: float, readers: int) -> dic
     return {
         "seconds": seconds,
         "readers": readers,
+        "planned_polls": readers * seconds * POLLS,
         "writer": of_writer,
         "reader_ms": {
             name: quantiles([value for reader in of_readers for value in reader["taken"][name]])
@@ -211,6 +212,8 @@ def print_live(found: dict[str, Any]) -> None:
         f" {writer['dropped']} rows dropped"
     )
     print_latencies(found["reader_ms"], {})
+    polls, planned = found["reader_ms"]["refresh"]["count"], found["planned_polls"]
+    print(f"{polls:,} polls of {planned:,.0f} planned; a reader that is late leaves some out")
     print(f"lock errors {found['lock_errors']}, wrong or failed answers {found['errors']}")
     print_examples(found)
 
