@@ -37,10 +37,15 @@ def rows_missing(
         if missing is None:
             return None
         total += missing
-    ended = {part.writer for part in near} - {part.writer for part in later}
-    # a file has one writer: if the later one wrote it, the earlier one did not
-    one_file = hole[0] == hole[1] and total > 0
-    return None if ended and not one_file else total
+    files = hole[1] - hole[0] + 1
+    if total < files:  # a file has a row at least: these had another writer
+        return None
+    if files == 1:  # and one writer, who is known then
+        return total
+    # an earlier writer may have ended in the hole, or an earlier attempt lie in it
+    present = {part.writer for part in later}
+    ended = any(part.writer not in present for part in near)
+    return None if ended or (not before and min(p.attempt for p in later) > 1) else total
 
 
 def _between(

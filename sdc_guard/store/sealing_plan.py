@@ -115,7 +115,7 @@ def _is_full(group: list[Piece], segment: Piece, rows_per_seal: int) -> bool:
     rows = sum(piece.rows for piece in group)
     if rows > rows_per_seal:
         return True
-    return segment.window != group[0].window and rows >= ROWS_WORTH_A_SEAL
+    return segment.window != group[-1].window and rows >= ROWS_WORTH_A_SEAL
 
 
 def _fold_windows(run: list[Piece], rows_per_seal: int) -> list[Piece]:
