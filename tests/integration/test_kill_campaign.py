@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from sdc_guard import RunReader
 from sdc_guard.store.ring import rings
 
 ROOT = Path(__file__).parents[2]
+STARTED: list[subprocess.Popen[bytes]] = []
 
 TRAINING = """
 import os, sys
@@ -48,18 +50,30 @@ while True:
 
 
 def start(code: str, *arguments: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=ROOT,
     )
+    STARTED.append(process)
+    return process
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_running() -> Iterator[None]:
+    yield
+    for process in STARTED:
+        process.kill()
+        process.communicate()
+    STARTED.clear()
 
 
 def kill(process: subprocess.Popen[bytes]) -> list[bytes]:
     """End a process at once; the lines that it had written."""
     process.send_signal(signal.SIGKILL)
     out, errors = process.communicate()
+    STARTED.remove(process)
     assert process.returncode == -signal.SIGKILL, errors.decode()
     return out.split(b"\n")[:-1]
 
