@@ -156,7 +156,7 @@ class Webhook:
             if left <= 0:
                 break
             self._take(waiting, left)
-        while not self._queue.empty():
+        for _ in range(self._queue.qsize()):  # not until it is empty: alerts may go on coming
             self._take(waiting, 0.0)
         overflown = self._overflown
         waiting.dropped += overflown - self._told_of

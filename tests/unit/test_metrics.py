@@ -128,6 +128,7 @@ def test_a_port_that_is_taken_is_told_and_the_training_goes_on(guard: Any) -> No
             serve_metrics(guard, port)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # it knows of the threads
 def test_a_forked_worker_does_not_hold_the_port(guard: Any) -> None:
     with closing(serve_metrics(guard, 0)) as server:
         port = server.port

@@ -332,6 +332,8 @@ child = os.fork()
 hook(Alert(1 if child else 2, "norm", None, "", 2.0, 1.0, "suspect"))
 if child:
     assert os.waitpid(child, 0)[1] == 0
+else:  # nor does it touch the queue, whose lock the other thread may have held at the fork
+    assert hook._queue.empty()
 print("parent" if child else "child", flush=True)
 """
 
