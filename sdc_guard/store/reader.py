@@ -267,6 +267,8 @@ class RunReader:
                     return
                 except FileVanishedError:
                     self.refresh()
+                except duckdb.Error:  # a file is gone since it was listed, or damaged inside
+                    self._look_for_damage(tables)
         raise self._vanishing()
 
     def _vanishing(self) -> UsageError:
@@ -277,7 +279,14 @@ class RunReader:
         )
 
     def _make_views(self, table: str) -> None:
-        sources = [*self._files.sources(table), *self._left_sources(table), _no_rows(table)]
+        def published(rank: int) -> list[str]:
+            return self._files.sources(table, rank=rank)
+
+        sources = [
+            *self._files.sources(table),
+            *self._left.sources(table, published),
+            _no_rows(table),
+        ]
         statements = [
             f"CREATE OR REPLACE VIEW every.{table} AS {' UNION ALL BY NAME '.join(sources)}",
             f"CREATE OR REPLACE VIEW {table} AS"
@@ -295,13 +304,6 @@ class RunReader:
             self._views[table] = statements
             self._files.release(table)
         self._ready.add(table)
-
-    def _left_sources(self, table: str) -> list[str]:
-        try:
-            return self._left.sources(table, lambda rank: self._files.sources(table, rank=rank))
-        except duckdb.Error:  # a file is gone since it was listed, or a seal is damaged inside
-            self._files.read_whole(table)
-            raise FileVanishedError from None
 
     def _check_attempt(self) -> None:
         known = [attempt.attempt for attempt in self.run_file.attempts]

@@ -54,6 +54,7 @@ def start(code: str, *arguments: object) -> subprocess.Popen[bytes]:
         [sys.executable, "-c", code, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        bufsize=0,  # else a part of what was told stays in our own buffer
         cwd=ROOT,
     )
     STARTED.append(process)
