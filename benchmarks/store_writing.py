@@ -34,25 +34,29 @@ def finished(writer: Writer, health: Health) -> None:
         raise RuntimeError(f"{health.dropped} rows dropped, {health.last_error}")
 
 
-def fill(run: Path, layers: int, steps: int) -> float:
-    """Record a run as quickly as the writer can; seconds until its last row is published.
+def fill(run: Path, layers: int, steps: int) -> tuple[float, float]:
+    """Record a run as quickly as the writer can, until its last row is published.
 
     The rows are computed beforehand, a part at a time, and that time is not counted.
+
+    Returns:
+        seconds, and CPU seconds of all threads.
     """
     health = Health()
     writer = Writer(run, 0, health)
     part = max(1, ROWS_AT_ONCE // layers)
-    seconds = 0.0
+    seconds = processor = 0.0
     for first in range(0, steps, part):
         numbers = range(first, min(first + part, steps))
         rows = [(layer_columns([n], layers), step_columns([n])) for n in numbers]
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         for columns, of_step in rows:
             append(writer, columns, of_step)
         writer.flush(600.0)
         seconds += time.perf_counter() - start
+        processor += time.process_time() - used
     finished(writer, health)
-    return seconds
+    return seconds, processor
 
 
 def enqueue(run: Path, layers: int, steps: int, pause: float) -> dict[str, list[float]]:
@@ -102,7 +106,7 @@ def quantiles(values: list[float]) -> dict[str, float]:
 def measure(folder: Path, run: Path, layers: int, steps: int, pause: float) -> dict[str, Any]:
     """Record `run` and seal it; hand over rows at the pace of a training in a run of its own."""
     rows = layers * steps
-    seconds = fill(run, layers, steps)
+    seconds, processor = fill(run, layers, steps)
     unsealed = bytes_of(run)
     start = time.perf_counter()
     seal_run(run)
@@ -113,6 +117,7 @@ def measure(folder: Path, run: Path, layers: int, steps: int, pause: float) -> d
     return {
         "rows": rows,
         "rows_per_second": rows / seconds,
+        "cpu_ms_per_step": 1e3 * processor / steps,
         "segments": unsealed["segments"],
         "segment_bytes_per_row": unsealed["segment_bytes"] / rows,
         "sealing_seconds": sealing,
@@ -129,6 +134,7 @@ def print_table(found: dict[str, Any]) -> None:
     """What was measured."""
     print(
         f"\nwriting: {found['rows']:,} rows of layers, {found['rows_per_second']:,.0f} a second,"
+        f" {found['cpu_ms_per_step']:.2f} ms of CPU a step,"
         f" in {found['segments']} segments of {found['segment_bytes_per_row']:.1f} bytes a row"
         f"\nsealing: {found['sealing_seconds']:.1f} s, {found['seals']} seals of"
         f" {found['sealed_bytes_per_row']:.1f} bytes a row"
