@@ -121,9 +121,7 @@ class Guard:
         self._shadow_every = shadow_every
         self._invariants_every = invariants_every
         self._step = first_step
-        self._stepped = False
-        self._emitted = False
-        self._closed = False
+        self._stepped = self._emitted = self._closed = False
         self._told: set[str] = set()
         self._request = CaptureRequest.from_environment()
         lines, self._too_early = limits(model, self._optimizers)

@@ -47,7 +47,7 @@ def guard_state(guard: Guard) -> GuardState:
         written=guard.health.written,
         dropped=guard.health.dropped,
         errors=guard.health.errors,
-        queued=guard._writer._queue.qsize(),
+        queued=guard._writer.queued,
         incidents_open=int(guard._recorder.incidents.open is not None),
         alerts=guard.health.alerts.copy(),
     )

@@ -78,6 +78,11 @@ class Writer:
         self._thread = threading.Thread(target=self._serve, name="sdc-guard-writer", daemon=True)
         self._thread.start()
 
+    @property
+    def queued(self) -> int:
+        """Batches of rows that wait for the thread."""
+        return self._queue.qsize()
+
     def keep(self, frame: Sequence[Any]) -> bool:
         """Put a frame into the ring, where it survives this process; False if it is not there."""
         if self._ring is None or self._closed:
