@@ -55,6 +55,11 @@ def segment_damage(path: Path) -> str | None:
         raise
     except OSError as error:
         return f"cannot be read: {error.strerror}"
+    return content_damage(content)
+
+
+def content_damage(content: bytes) -> str | None:
+    """Why the bytes of a segment cannot be trusted, or None."""
     start = _footer(content)
     pages, mark = content[: start - _MARK_SIZE], content[start - _MARK_SIZE : start]
     if start < _MARK_SIZE + _TAIL or not mark.startswith(_MARK):
@@ -62,6 +67,12 @@ def segment_damage(path: Path) -> str | None:
     if mark != _mark(pages, content[start:]):
         return "CRC mismatch"
     return None
+
+
+def content_crc(content: bytes) -> int:
+    """The checksum that a sound segment carries, unsigned 32-bit."""
+    start = _footer(content)
+    return int.from_bytes(content[start - 4 : start], "little")
 
 
 def segment_columns(path: Path) -> tuple[str, ...]:
