@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import duckdb
 
@@ -14,6 +15,11 @@ from .location import Lake, without_password
 NAME = "lake"
 # DuckLake's own retries of a commit that met another's; its default of 10 is too few for 8 writers
 _RETRIES = 100
+_OTHER_DATA = "does not match existing data path"
+# it quotes the whole connection string, twice, before it says what is wrong
+_PREAMBLE = re.compile(
+    r'^.*(at path \+ "[^"]*"|Unable to connect to Postgres at "[^"]*":)', re.DOTALL
+)
 _S3 = {
     "KEY_ID": ("AWS_ACCESS_KEY_ID",),
     "SECRET": ("AWS_SECRET_ACCESS_KEY",),
@@ -47,9 +53,13 @@ def connect(lake: Lake, *, read_only: bool = False) -> duckdb.DuckDBPyConnection
                 f"SELECT value FROM ducklake_options('{NAME}') WHERE option_name = 'data_path'"
             ).fetchall()
             _reach(connection, str(found[0][0]) if found else "")
-    except duckdb.InvalidInputException as error:
-        raise UsageError(reason(error), where=str(lake)) from None
     except duckdb.Error as error:
+        if _OTHER_DATA in str(error):
+            raise UsageError(
+                f"this lake does not keep its data in {lake.data}",
+                where=str(lake),
+                next_step="leave it out: the catalog knows where its data is",
+            ) from None
         raise unavailable(lake, error) from None
     return connection
 
@@ -65,7 +75,8 @@ def unavailable(lake: Lake, error: duckdb.Error) -> LakeUnavailable:
 
 def reason(error: duckdb.Error) -> str:
     """DuckDB's message in one line, without a password."""
-    lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
+    message = _PREAMBLE.sub("", str(error))
+    lines = [line.strip().rstrip(".") for line in message.splitlines() if line.strip()]
     return without_password("; ".join(lines)[:400])
 
 

@@ -18,7 +18,9 @@ from ..errors import UsageError
 PREFIX = "ducklake:"
 _KEYS = ("data", "run")
 _REMOTE = re.compile(r"[a-z][a-z0-9]+://")
-_PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|\S+)|(://[^:/@\s]+:)[^@\s]+(?=@)", re.IGNORECASE)
+_PASSWORD = re.compile(
+    r"""(password\s*=\s*)('[^']*'|[^\s"&]+)|(://[^:/@\s]+:)[^@\s]+(?=@)""", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,325 @@
+"""Runs in a lake with a real PostgreSQL as its catalog: what is committed, and what is read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import lake_server
+import pytest
+from conftest import Answer, guard_command
+from lake_server import Server, lake_command, lake_python
+
+from sdc_guard.store.run_file import Attempt, RunFile
+from sdc_guard.store.schema import TABLES
+from sdc_guard.store.sealing import seal_run
+from sdc_guard.store.segments import listing, rank_folder, ranks
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+import traces
+
+pytestmark = pytest.mark.postgres
+
+_NUMBERS = itertools.count()
+VIEWS = ("whole_layers", "whole_steps", "layer_names", "attempts")
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    lake_server.require()
+    with lake_server.server() as server:
+        yield server
+
+
+class LakeOf:
+    """A new lake for one test."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.catalog = server.catalog(f"lake{next(_NUMBERS)}")
+        self.data = folder / "lake"
+
+    def upload(self, run: Path, *options: object) -> Answer:
+        done = lake_command("upload", run, "--catalog", self.catalog, "--data", self.data, *options)
+        assert done.code == 0, done.err
+        return done
+
+    def sql(self, query: str, run: str = "") -> list[list[str]]:
+        location = f"ducklake:{self.catalog}" + (f"?run={run}" if run else "")
+        return table(lake_command("sql", location, query))
+
+    def raw(self, query: str) -> list[list[str]]:
+        """By DuckDB alone, of all runs."""
+        done = lake_python("-c", _RAW, self.catalog, query)
+        out, err = done.communicate(timeout=60)
+        assert done.returncode == 0, err
+        found: list[list[str]] = json.loads(out)
+        return found
+
+
+_RAW = """
+import json, sys
+from sdc_guard.lake.connection import connect
+from sdc_guard.lake.location import Lake
+connection = connect(Lake.of(sys.argv[1]), read_only=True)
+connection.execute("USE lake")
+print(json.dumps([list(row) for row in connection.execute(sys.argv[2]).fetchall()]))
+"""
+
+
+def table(answer: Answer) -> list[list[str]]:
+    assert answer.code == 0, answer.err
+    return list(csv.reader(io.StringIO(answer.out)))[1:]
+
+
+@pytest.fixture
+def lake(postgres: Server, tmp_path: Path) -> LakeOf:
+    return LakeOf(postgres, tmp_path)
+
+
+def resumed_run(folder: Path) -> Path:
+    """Three ranks, two attempts, sealed in part, values that compare badly."""
+    run = traces.make_run(folder, Attempt(1, 0, 5.5), Attempt(2, 6, 6.25))
+    for rank in range(3):
+        traces.write(run, traces.whole_steps(0, 3), rank=rank)
+        traces.write(run, traces.whole_steps(4, 8), rank=rank)
+    seal_run(run)
+    odd = [float("nan"), float("inf"), -0.0, 5e-324]
+    traces.write(run, traces.whole_steps(6, 9, attempt=2))
+    traces.write(
+        run,
+        [traces.gradient(9, layer, norm, attempt=2) for layer, norm in enumerate(odd)]
+        + [("events", {"step": 9, "kind": "end", "detail": "a 'quoted'\nword"}), traces.step(10)],
+    )
+    return run
+
+
+def test_every_table_and_view_reads_as_from_the_folder(lake: LakeOf, tmp_path: Path) -> None:
+    run = resumed_run(tmp_path / "run")
+    before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*"))
+    lake.upload(run)
+    assert sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*")) == before
+    names = [*TABLES, *(f"every.{name}" for name in TABLES), *VIEWS]
+    process = lake_python("-c", _SAME, run, f"ducklake:{lake.catalog}?run=run", *names)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    counts = json.loads(out)
+    assert counts["every.steps"] == 3 * 9 + 4 + 1
+    assert counts["steps"] == 3 * 6 + 4
+    assert counts["layers"] == 4
+    assert counts["whole_steps"] == 1
+
+
+_SAME = """
+import json, sys
+from collections import Counter
+from sdc_guard.store.opening import open_run
+with open_run(sys.argv[1]) as folder, open_run(sys.argv[2]) as lake:
+    assert folder.run_file == lake.run_file and not lake.damaged
+    counts = {}
+    for name in sys.argv[3:]:
+        one, two = (reader.arrow(f"SELECT * FROM {name}") for reader in (folder, lake))
+        assert one.schema.names == two.schema.names, (name, one.schema, two.schema)
+        assert one.schema.types == two.schema.types, (name, one.schema, two.schema)
+        # repr tells NaN, infinities and the sign of zero
+        rows = [Counter(map(repr, table.to_pylist())) for table in (one, two)]
+        assert rows[0] == rows[1], (name, rows[0] - rows[1], rows[1] - rows[0])
+        counts[name] = one.num_rows
+    early = [open_run(place, 1).rows("SELECT count(*) FROM steps") for place in sys.argv[1:3]]
+    assert early[0] == early[1] == [(3 * 9 + 1,)], early
+    lake.attach("other", folder)
+    assert lake.rows("SELECT count(*) FROM other.steps") == [(counts["steps"],)]
+print(json.dumps(counts))
+"""
+
+
+def test_what_lies_only_in_a_seal_is_uploaded_and_the_rest_of_a_half_uploaded_one(
+    lake: LakeOf, tmp_path: Path
+) -> None:
+    run = traces.make_run(tmp_path / "run")
+    traces.write(run, traces.whole_steps(0, 4))
+    lake.upload(run)  # the first segment, before it is sealed
+    twice = [traces.step(4, loss=0.2)] * 2  # rows like one that is uploaded
+    nan = [traces.gradient(n, 0, float("nan")) for n in (7, 7)]
+    traces.write(run, [*traces.whole_steps(5, 9), *twice, *nan])
+    traces.write(run, [*traces.whole_steps(10, 12), *nan])
+    seal_run(run)
+    for table_name in TABLES:
+        for rank in ranks(run, table_name):
+            found = listing(rank_folder(run, table_name, rank))
+            assert found.seals
+            for path in found.segments.values():
+                path.unlink()
+    lake.upload(run)
+    lake.upload(run)
+    assert lake.sql("SELECT count(*), count(DISTINCT step) FROM steps") == [["15", "13"]]
+    assert lake.sql("SELECT count(*), sum(isnan(norm)::INT) FROM layers") == [["4", "4"]]
+    assert lake.sql("SELECT count(*) FROM digests") == [[str(13 * 8)]]
+    records = "SELECT first, last, rows, crc IS NULL FROM uploaded WHERE table_name = '{}'"
+    assert lake.raw(records.format("steps") + " ORDER BY first") == [
+        [0, 0, 5, False],
+        [1, 2, 10, True],
+    ]
+    assert lake.raw(records.format("layers") + " ORDER BY first") == [[0, 1, 4, True]]
+
+
+def test_a_wider_seal_adds_nothing_to_narrower_ones(lake: LakeOf, tmp_path: Path) -> None:
+    run = traces.make_run(tmp_path / "run")
+    for first in (0, 5):
+        traces.write(run, traces.whole_steps(first, first + 1))
+        traces.write(run, traces.whole_steps(first + 2, first + 4))
+        seal_run(run)
+    folder = rank_folder(run, "steps", 0)
+    assert sorted(listing(folder).seals) == [(0, 1), (2, 3)]
+    lake.upload(run)
+    for path in folder.iterdir():
+        path.unlink()
+    # the same rows in one seal
+    again = traces.make_run(tmp_path / "again")
+    for first in (0, 2, 5, 7):
+        traces.write(again, traces.whole_steps(first, first + (1 if first in (0, 5) else 2)))
+    seal_run(again)
+    (seal,) = listing(rank_folder(again, "steps", 0)).seals.values()
+    shutil.copy(seal, folder)
+    lake.upload(run)
+    assert lake.sql("SELECT count(*), count(DISTINCT step) FROM steps") == [["10", "10"]]
+
+
+def test_a_damaged_file_costs_itself_alone_and_is_told(lake: LakeOf, tmp_path: Path) -> None:
+    run = traces.make_run(tmp_path / "run")
+    for number in range(3):
+        traces.write(run, [traces.step(number)])
+    path = listing(rank_folder(run, "steps", 0)).segments[1]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    done = lake.upload(run)
+    assert f"damaged, not uploaded: {path}" in done.err
+    assert lake.sql("SELECT step FROM steps ORDER BY step") == [["0"], ["2"]]
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    lake.upload(run)
+    assert lake.sql("SELECT step FROM steps ORDER BY step") == [["0"], ["1"], ["2"]]
+
+
+def test_nodes_with_ranks_of_their_own_and_two_runs_of_one_name(
+    lake: LakeOf, tmp_path: Path
+) -> None:
+    run = traces.make_run(tmp_path / "run", Attempt(1, 0, 1.0))
+    other = traces.make_run(tmp_path / "other" / "run", Attempt(1, 0, 2.0))
+    for rank in (0, 1, 9):
+        traces.write(run, [traces.step(0)], rank=rank)
+    traces.write(other, [traces.step(7)])
+    lake.upload(run, "--ranks", "0-1")
+    assert lake.sql("SELECT rank FROM steps ORDER BY rank") == [["0"], ["1"]]
+    lake.upload(run, "--ranks", "9,12-15")
+    lake.upload(other)
+    both = lake.raw("SELECT DISTINCT run FROM runs ORDER BY run")
+    assert [name[:4] for (name,) in both] == ["run-", "run-"]
+    assert len(both) == 2
+    answer = lake_command("sql", f"ducklake:{lake.catalog}?run=run", "SELECT 1")
+    assert answer.code == 2
+    assert "several runs" in answer.err
+    assert both[0][0] in answer.err
+    counts = [lake.sql("SELECT count(*) FROM steps", name) for (name,) in both]
+    assert sorted(counts) == [[["1"]], [["3"]]]
+
+
+def test_a_later_attempt_and_a_later_reader(lake: LakeOf, tmp_path: Path) -> None:
+    run = traces.make_run(tmp_path / "run", Attempt(1, 0, 1.0))
+    traces.write(run, traces.whole_steps(0, 9))
+    lake.upload(run)
+    reader = lake_python("-c", _LATER, f"ducklake:{lake.catalog}")
+    assert reader.stdout is not None
+    assert reader.stdin is None
+    assert reader.stdout.readline() == "[(10,)]\n"
+    RunFile.read(run).with_attempt(Attempt(2, 5, 2.0)).write(run)
+    traces.write(run, traces.whole_steps(5, 6, attempt=2))
+    lake.upload(run)
+    out, err = reader.communicate(timeout=60)
+    assert out.splitlines() == ["[(10,)]", "[(7,)]", "[(12,)]"], err
+
+
+_LATER = """
+import sys, time
+from sdc_guard.store.opening import open_run
+with open_run(sys.argv[1]) as reader:
+    print(reader.rows("SELECT count(*) FROM steps"), flush=True)
+    first = reader.newest_snapshot()
+    while reader.newest_snapshot() == first:
+        time.sleep(0.05)
+    print(reader.rows("SELECT count(*) FROM steps"), flush=True)
+    reader.refresh()
+    print(reader.rows("SELECT count(*) FROM steps"))
+    print(reader.rows("SELECT count(*) FROM every.steps"))
+"""
+
+
+def test_the_dashboard_and_the_report_read_a_lake(lake: LakeOf, tmp_path: Path) -> None:
+    run = resumed_run(tmp_path / "run")
+    lake.upload(run)
+    location = f"ducklake:{lake.catalog}?run=run"
+    process = lake_python("-c", _SHOWN, run, location)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert out == "same\n"
+    report = lake_command("report", location, module="forensics.cli")
+    assert report.code == 0, report.err
+    assert "11 steps recorded (0 to 9)" in report.out or "10 steps recorded (0 to 9)" in report.out
+    refused = lake_command("run", location, module="forensics.cli")
+    assert refused.code == 2
+    assert len(refused.err.splitlines()) == 1
+
+
+_SHOWN = """
+import sys
+from app import queries
+from app.source import Source
+folder, lake = (Source(place) for place in sys.argv[1:])
+version = lake.version()
+assert version and version == lake.version()
+for part in (queries.newest_step, queries.coverage, queries.incidents, queries.checkpoints):
+    one, two = part(folder.reader()), part(lake.reader())
+    assert repr(one) == repr(two), (one, two)
+print("same")
+"""
+
+
+def test_a_catalog_that_fails_is_one_line_and_is_tried_again(
+    postgres: Server, lake: LakeOf, tmp_path: Path
+) -> None:
+    run = traces.make_run(tmp_path / "run")
+    traces.write(run, [traces.step(0)])
+    command = ("upload", run, "--catalog", lake.catalog, "--data", lake.data)
+    postgres.stop()
+    try:
+        failed = lake_command(*command)
+        assert failed.code == 6
+        assert len(failed.err.splitlines()) == 1
+        assert "the lake cannot be used" in failed.err
+        watching = lake_python("-m", "sdc_guard.cli", *command, "--watch", "--every", "0.1")
+        assert watching.stderr is not None
+        assert watching.stdout is not None
+        assert "trying again" in watching.stderr.readline()
+    finally:
+        postgres.start()
+    try:
+        assert "1 rows of 1 segments" in watching.stdout.readline()
+    finally:
+        watching.kill()
+        _, err = watching.communicate()
+    assert "Traceback" not in err
+    assert lake.sql("SELECT count(*) FROM steps") == [["1"]]
+
+
+def test_without_the_extension_it_is_one_line(tmp_path: Path) -> None:
+    run = traces.make_run(tmp_path / "run")
+    answer = guard_command("upload", run, "--catalog", "postgres:dbname=none")
+    assert answer.code == 2
+    assert "has no extension ducklake" in answer.err
+    assert len(answer.err.splitlines()) == 1
