@@ -44,7 +44,7 @@ def commit(
     *,
     describe: bool,
 ) -> Committed:
-    """Commit what is not there already, all of it or nothing.
+    """Commit what is not there already, all of it or nothing; no transaction for nothing.
 
     Args:
         connection: to the lake; not within a transaction.
@@ -62,16 +62,18 @@ def commit(
     try:
         for table in turns(run, ranks):  # first: from here on nobody else commits these ranks
             connection.execute(f"UPDATE {NAME}.{table} SET turn = turn + 1")
-        if describe:
-            _describe(connection, run, run_file)
+        described = describe and _describe(connection, run, run_file)
         there = _records(connection, run, loaded)
         done = Committed({stream: [r[2:4] for r in found] for stream, found in there.items()})
         written = [
             *_segments(connection, run, loaded, there),
             *insert_seals(connection, run, loaded, there, done.inconsistent),
         ]
-        _note(connection, run, written)
-        connection.commit()
+        if written or described:
+            _note(connection, run, written)
+            connection.commit()
+        else:  # others were faster: no snapshot for that
+            connection.rollback()
     except BaseException:
         _roll_back(connection)
         raise
@@ -89,18 +91,21 @@ def _roll_back(connection: duckdb.DuckDBPyConnection) -> None:
         return
 
 
-def _describe(connection: duckdb.DuckDBPyConnection, run: str, run_file: RunFile) -> None:
+def _describe(connection: duckdb.DuckDBPyConnection, run: str, run_file: RunFile) -> bool:
+    """Add the content of run.json; False if it is there."""
     text = run_file.to_text()
     found = connection.execute(
         f"SELECT count(*) FROM {NAME}.runs WHERE run = ? AND content = ?", [run, text]
     ).fetchall()
-    if found[0][0] == 0:
-        sizes = [len(run_file.attempts), len(run_file.layers)]
-        connection.execute(
-            f"INSERT INTO {NAME}.runs BY NAME SELECT ? AS run, ? AS name, ? AS attempts,"
-            " ? AS layers, ? AS content, ? AS uploaded",
-            [run, run_file.name, *sizes, text, time.time()],
-        )
+    if found[0][0]:
+        return False
+    sizes = [len(run_file.attempts), len(run_file.layers)]
+    connection.execute(
+        f"INSERT INTO {NAME}.runs BY NAME SELECT ? AS run, ? AS name, ? AS attempts,"
+        " ? AS layers, ? AS content, ? AS uploaded",
+        [run, run_file.name, *sizes, text, time.time()],
+    )
+    return True
 
 
 def _records(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -58,6 +59,16 @@ class Server:
         _as_user("createdb", "-h", self.folder, "-U", "sdc", name)
         return f"postgres:dbname={name} host={self.folder} user=sdc"
 
+    def query(self, catalog: str, query: str) -> str:
+        """A value from the database of a catalog, by PostgreSQL's own client."""
+        done = subprocess.run(
+            [str(_program("psql")), catalog.removeprefix("postgres:"), "-Atc", query],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
 
 @contextlib.contextmanager
 def server() -> Iterator[Server]:
@@ -80,7 +91,7 @@ def server() -> Iterator[Server]:
 
 def environment() -> dict[str, str]:
     """The variables of a process that has DuckLake."""
-    return {**os.environ, "PYTHONPATH": str(PACKAGES), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": f"{PACKAGES}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
 
 
 def lake_python(*arguments: object) -> subprocess.Popen[str]:
@@ -95,11 +106,39 @@ def lake_python(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def lake_command(*arguments: object, module: str = "sdc_guard.cli") -> Answer:
-    """A command with DuckLake, to its end."""
-    process = lake_python("-m", module, *arguments)
-    out, err = process.communicate(timeout=120)
-    return Answer(process.returncode, out, err)
+class Worker:
+    """One process with DuckLake for many commands and scripts: to start one takes a second."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "lake_worker.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            cwd=ROOT,
+        )
+
+    def command(self, *arguments: object, module: str = "sdc_guard.cli") -> Answer:
+        """A command line, by default of sdc-guard."""
+        return self._ask({"command": [module, *map(str, arguments)]})
+
+    def script(self, text: str, *arguments: object) -> str:
+        """A script; what it printed. Fails the test when the script fails."""
+        answer = self._ask({"script": text, "arguments": [*map(str, arguments)]})
+        assert answer.code == 0, answer.err
+        return answer.out
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def _ask(self, request: dict[str, object]) -> Answer:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return Answer(**json.loads(self._process.stdout.readline()))
 
 
 def _program(name: str) -> str | None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lake_server
 import pytest
 from conftest import Answer, guard_command
-from lake_server import Server, lake_command, lake_python
+from lake_server import Server, Worker, lake_python
 
 from sdc_guard.store.run_file import Attempt, RunFile
 from sdc_guard.store.schema import TABLES
@@ -26,7 +26,6 @@ import traces
 
 pytestmark = pytest.mark.postgres
 
-_NUMBERS = itertools.count()
 VIEWS = ("whole_layers", "whole_steps", "layer_names", "attempts")
 
 
@@ -37,29 +36,43 @@ def postgres() -> Iterator[Server]:
         yield server
 
 
-class LakeOf:
-    """A new lake for one test."""
+class LakeUnderTest:
+    """A lake for all tests, and a process that uses it. Each test has runs of its own name."""
 
     def __init__(self, server: Server, folder: Path) -> None:
-        self.catalog = server.catalog(f"lake{next(_NUMBERS)}")
+        self.catalog = server.catalog("lake")
         self.data = folder / "lake"
+        self.worker = Worker()
+
+    def arguments(self, run: Path, *options: object) -> list[object]:
+        """Of an upload."""
+        return ["upload", run, "--catalog", self.catalog, "--data", self.data, *options]
 
     def upload(self, run: Path, *options: object) -> Answer:
-        done = lake_command("upload", run, "--catalog", self.catalog, "--data", self.data, *options)
+        done = self.worker.command(*self.arguments(run, *options))
         assert done.code == 0, done.err
         return done
 
-    def sql(self, query: str, run: str = "") -> list[list[str]]:
-        location = f"ducklake:{self.catalog}" + (f"?run={run}" if run else "")
-        return table(lake_command("sql", location, query))
+    def location(self, run: str) -> str:
+        return f"ducklake:{self.catalog}?run={run}"
 
-    def raw(self, query: str) -> list[list[str]]:
+    def sql(self, run: str, query: str) -> list[list[str]]:
+        """By sdc-guard sql, without the header."""
+        answer = self.worker.command("sql", self.location(run), query)
+        assert answer.code == 0, answer.err
+        return list(csv.reader(io.StringIO(answer.out)))[1:]
+
+    def raw(self, query: str) -> list[list[Any]]:
         """By DuckDB alone, of all runs."""
-        done = lake_python("-c", _RAW, self.catalog, query)
-        out, err = done.communicate(timeout=60)
-        assert done.returncode == 0, err
-        found: list[list[str]] = json.loads(out)
+        found: list[list[Any]] = json.loads(self.worker.script(_RAW, self.catalog, query))
         return found
+
+
+@pytest.fixture(scope="module")
+def lake(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeUnderTest]:
+    made = LakeUnderTest(postgres, tmp_path_factory.mktemp("lake"))
+    yield made
+    made.worker.close()
 
 
 _RAW = """
@@ -70,16 +83,6 @@ connection = connect(Lake.of(sys.argv[1]), read_only=True)
 connection.execute("USE lake")
 print(json.dumps([list(row) for row in connection.execute(sys.argv[2]).fetchall()]))
 """
-
-
-def table(answer: Answer) -> list[list[str]]:
-    assert answer.code == 0, answer.err
-    return list(csv.reader(io.StringIO(answer.out)))[1:]
-
-
-@pytest.fixture
-def lake(postgres: Server, tmp_path: Path) -> LakeOf:
-    return LakeOf(postgres, tmp_path)
 
 
 def resumed_run(folder: Path) -> Path:
@@ -99,16 +102,13 @@ def resumed_run(folder: Path) -> Path:
     return run
 
 
-def test_every_table_and_view_reads_as_from_the_folder(lake: LakeOf, tmp_path: Path) -> None:
-    run = resumed_run(tmp_path / "run")
+def test_every_table_and_view_reads_as_from_the_folder(lake: LakeUnderTest, tmp_path: Path) -> None:
+    run = resumed_run(tmp_path / "all")
     before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*"))
     lake.upload(run)
     assert sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*")) == before
     names = [*TABLES, *(f"every.{name}" for name in TABLES), *VIEWS]
-    process = lake_python("-c", _SAME, run, f"ducklake:{lake.catalog}?run=run", *names)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    counts = json.loads(out)
+    counts = json.loads(lake.worker.script(_SAME, run, lake.location("all"), *names))
     assert counts["every.steps"] == 3 * 9 + 4 + 1
     assert counts["steps"] == 3 * 6 + 4
     assert counts["layers"] == 4
@@ -139,9 +139,9 @@ print(json.dumps(counts))
 
 
 def test_what_lies_only_in_a_seal_is_uploaded_and_the_rest_of_a_half_uploaded_one(
-    lake: LakeOf, tmp_path: Path
+    lake: LakeUnderTest, tmp_path: Path
 ) -> None:
-    run = traces.make_run(tmp_path / "run")
+    run = traces.make_run(tmp_path / "sealed")
     traces.write(run, traces.whole_steps(0, 4))
     lake.upload(run)  # the first segment, before it is sealed
     twice = [traces.step(4, loss=0.2)] * 2  # rows like one that is uploaded
@@ -157,26 +157,31 @@ def test_what_lies_only_in_a_seal_is_uploaded_and_the_rest_of_a_half_uploaded_on
                 path.unlink()
     lake.upload(run)
     lake.upload(run)
-    assert lake.sql("SELECT count(*), count(DISTINCT step) FROM steps") == [["15", "13"]]
-    assert lake.sql("SELECT count(*), sum(isnan(norm)::INT) FROM layers") == [["4", "4"]]
-    assert lake.sql("SELECT count(*) FROM digests") == [[str(13 * 8)]]
-    records = "SELECT first, last, rows, crc IS NULL FROM uploaded WHERE table_name = '{}'"
-    assert lake.raw(records.format("steps") + " ORDER BY first") == [
-        [0, 0, 5, False],
-        [1, 2, 10, True],
-    ]
-    assert lake.raw(records.format("layers") + " ORDER BY first") == [[0, 1, 4, True]]
+    assert lake.sql("sealed", "SELECT count(*), count(DISTINCT step) FROM steps") == [["15", "13"]]
+    assert lake.sql("sealed", "SELECT count(*), sum(isnan(norm)::INT) FROM layers") == [["4", "4"]]
+    assert lake.sql("sealed", "SELECT count(*) FROM digests") == [[str(13 * 8)]]
+    assert lake.raw(_RECORDS.format("steps")) == [[0, 0, 5, False], [1, 2, 10, True]]
+    assert lake.raw(_RECORDS.format("layers")) == [[0, 1, 4, True]]
 
 
-def test_a_wider_seal_adds_nothing_to_narrower_ones(lake: LakeOf, tmp_path: Path) -> None:
-    run = traces.make_run(tmp_path / "run")
+_RECORDS = """
+    SELECT first, last, rows, crc IS NULL FROM uploaded
+    WHERE run LIKE 'sealed-%' AND table_name = '{}' ORDER BY first
+"""
+
+
+def test_of_a_wider_seal_only_what_the_narrower_ones_lacked(
+    lake: LakeUnderTest, tmp_path: Path
+) -> None:
+    run = traces.make_run(tmp_path / "wider")
     for first in (0, 5):
         traces.write(run, traces.whole_steps(first, first + 1))
         traces.write(run, traces.whole_steps(first + 2, first + 4))
         seal_run(run)
+        if first == 0:
+            lake.upload(run)
     folder = rank_folder(run, "steps", 0)
     assert sorted(listing(folder).seals) == [(0, 1), (2, 3)]
-    lake.upload(run)
     for path in folder.iterdir():
         path.unlink()
     # the same rows in one seal
@@ -187,11 +192,11 @@ def test_a_wider_seal_adds_nothing_to_narrower_ones(lake: LakeOf, tmp_path: Path
     (seal,) = listing(rank_folder(again, "steps", 0)).seals.values()
     shutil.copy(seal, folder)
     lake.upload(run)
-    assert lake.sql("SELECT count(*), count(DISTINCT step) FROM steps") == [["10", "10"]]
+    assert lake.sql("wider", "SELECT count(*), count(DISTINCT step) FROM steps") == [["10", "10"]]
 
 
-def test_a_damaged_file_costs_itself_alone_and_is_told(lake: LakeOf, tmp_path: Path) -> None:
-    run = traces.make_run(tmp_path / "run")
+def test_a_damaged_file_costs_itself_alone_and_is_told(lake: LakeUnderTest, tmp_path: Path) -> None:
+    run = traces.make_run(tmp_path / "damaged")
     for number in range(3):
         traces.write(run, [traces.step(number)])
     path = listing(rank_folder(run, "steps", 0)).segments[1]
@@ -200,41 +205,40 @@ def test_a_damaged_file_costs_itself_alone_and_is_told(lake: LakeOf, tmp_path: P
     path.write_bytes(content)
     done = lake.upload(run)
     assert f"damaged, not uploaded: {path}" in done.err
-    assert lake.sql("SELECT step FROM steps ORDER BY step") == [["0"], ["2"]]
+    assert lake.sql("damaged", "SELECT step FROM steps ORDER BY step") == [["0"], ["2"]]
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     lake.upload(run)
-    assert lake.sql("SELECT step FROM steps ORDER BY step") == [["0"], ["1"], ["2"]]
+    assert lake.sql("damaged", "SELECT step FROM steps ORDER BY step") == [["0"], ["1"], ["2"]]
 
 
 def test_nodes_with_ranks_of_their_own_and_two_runs_of_one_name(
-    lake: LakeOf, tmp_path: Path
+    lake: LakeUnderTest, tmp_path: Path
 ) -> None:
-    run = traces.make_run(tmp_path / "run", Attempt(1, 0, 1.0))
-    other = traces.make_run(tmp_path / "other" / "run", Attempt(1, 0, 2.0))
+    run = traces.make_run(tmp_path / "nodes", Attempt(1, 0, 1.0))
+    other = traces.make_run(tmp_path / "other" / "nodes", Attempt(1, 0, 2.0))
     for rank in (0, 1, 9):
         traces.write(run, [traces.step(0)], rank=rank)
     traces.write(other, [traces.step(7)])
     lake.upload(run, "--ranks", "0-1")
-    assert lake.sql("SELECT rank FROM steps ORDER BY rank") == [["0"], ["1"]]
+    assert lake.sql("nodes", "SELECT rank FROM steps ORDER BY rank") == [["0"], ["1"]]
     lake.upload(run, "--ranks", "9,12-15")
     lake.upload(other)
-    both = lake.raw("SELECT DISTINCT run FROM runs ORDER BY run")
-    assert [name[:4] for (name,) in both] == ["run-", "run-"]
+    both = lake.raw("SELECT DISTINCT run FROM runs WHERE name = 'nodes' ORDER BY run")
     assert len(both) == 2
-    answer = lake_command("sql", f"ducklake:{lake.catalog}?run=run", "SELECT 1")
+    answer = lake.worker.command("sql", lake.location("nodes"), "SELECT 1")
     assert answer.code == 2
     assert "several runs" in answer.err
     assert both[0][0] in answer.err
-    counts = [lake.sql("SELECT count(*) FROM steps", name) for (name,) in both]
+    counts = [lake.sql(name, "SELECT count(*) FROM steps") for (name,) in both]
     assert sorted(counts) == [[["1"]], [["3"]]]
 
 
-def test_a_later_attempt_and_a_later_reader(lake: LakeOf, tmp_path: Path) -> None:
-    run = traces.make_run(tmp_path / "run", Attempt(1, 0, 1.0))
+def test_a_later_attempt_and_a_later_reader(lake: LakeUnderTest, tmp_path: Path) -> None:
+    run = traces.make_run(tmp_path / "later", Attempt(1, 0, 1.0))
     traces.write(run, traces.whole_steps(0, 9))
     lake.upload(run)
-    reader = lake_python("-c", _LATER, f"ducklake:{lake.catalog}")
+    reader = lake_python("-c", _LATER, lake.location("later"))
     assert reader.stdout is not None
     assert reader.stdin is None
     assert reader.stdout.readline() == "[(10,)]\n"
@@ -260,18 +264,15 @@ with open_run(sys.argv[1]) as reader:
 """
 
 
-def test_the_dashboard_and_the_report_read_a_lake(lake: LakeOf, tmp_path: Path) -> None:
-    run = resumed_run(tmp_path / "run")
+def test_the_dashboard_and_the_report_read_a_lake(lake: LakeUnderTest, tmp_path: Path) -> None:
+    run = resumed_run(tmp_path / "shown")
     lake.upload(run)
-    location = f"ducklake:{lake.catalog}?run=run"
-    process = lake_python("-c", _SHOWN, run, location)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert out == "same\n"
-    report = lake_command("report", location, module="forensics.cli")
+    location = lake.location("shown")
+    assert lake.worker.script(_SHOWN, run, location) == "same\n"
+    report = lake.worker.command("report", location, module="forensics.cli")
     assert report.code == 0, report.err
-    assert "11 steps recorded (0 to 9)" in report.out or "10 steps recorded (0 to 9)" in report.out
-    refused = lake_command("run", location, module="forensics.cli")
+    assert "10 steps recorded (0 to 9), 4 layers, 2 attempts." in report.out
+    refused = lake.worker.command("run", location, module="forensics.cli")
     assert refused.code == 2
     assert len(refused.err.splitlines()) == 1
 
@@ -291,14 +292,14 @@ print("same")
 
 
 def test_a_catalog_that_fails_is_one_line_and_is_tried_again(
-    postgres: Server, lake: LakeOf, tmp_path: Path
+    postgres: Server, lake: LakeUnderTest, tmp_path: Path
 ) -> None:
-    run = traces.make_run(tmp_path / "run")
+    run = traces.make_run(tmp_path / "failing")
     traces.write(run, [traces.step(0)])
-    command = ("upload", run, "--catalog", lake.catalog, "--data", lake.data)
+    command = lake.arguments(run)
     postgres.stop()
     try:
-        failed = lake_command(*command)
+        failed = lake.worker.command(*command)
         assert failed.code == 6
         assert len(failed.err.splitlines()) == 1
         assert "the lake cannot be used" in failed.err
@@ -314,11 +315,11 @@ def test_a_catalog_that_fails_is_one_line_and_is_tried_again(
         watching.kill()
         _, err = watching.communicate()
     assert "Traceback" not in err
-    assert lake.sql("SELECT count(*) FROM steps") == [["1"]]
+    assert lake.sql("failing", "SELECT count(*) FROM steps") == [["1"]]
 
 
 def test_without_the_extension_it_is_one_line(tmp_path: Path) -> None:
-    run = traces.make_run(tmp_path / "run")
+    run = traces.make_run(tmp_path / "alone")
     answer = guard_command("upload", run, "--catalog", "postgres:dbname=none")
     assert answer.code == 2
     assert "has no extension ducklake" in answer.err
