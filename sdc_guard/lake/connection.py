@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 
@@ -40,19 +41,17 @@ def connect(lake: Lake, *, read_only: bool = False) -> duckdb.DuckDBPyConnection
     extensions.load(connection, "ducklake")
     if lake.catalog.startswith(("postgres:", "postgresql:")):
         extensions.load(connection, "postgres_scanner")
-    if lake.data is not None:
-        _reach(connection, lake.data)
+    if lake.data is None:
+        with contextlib.suppress(UsageError):  # only the catalog knows whether it is needed
+            _reach_servers(connection)
+    elif "://" in lake.data:
+        _reach_servers(connection)
     connection.execute(f"SET ducklake_max_retry_count = {_RETRIES}")
     options = ["READ_ONLY"] if read_only else []
     options += [f"DATA_PATH {text(lake.data)}"] if lake.data is not None else []
     what = f"ATTACH {text('ducklake:' + lake.catalog)} AS {NAME}"
     try:
         connection.execute(f"{what} ({', '.join(options)})" if options else what)
-        if lake.data is None:
-            found = connection.execute(
-                f"SELECT value FROM ducklake_options('{NAME}') WHERE option_name = 'data_path'"
-            ).fetchall()
-            _reach(connection, str(found[0][0]) if found else "")
     except duckdb.Error as error:
         if _OTHER_DATA in str(error):
             raise UsageError(
@@ -80,10 +79,8 @@ def reason(error: duckdb.Error) -> str:
     return without_password("; ".join(lines)[:400])
 
 
-def _reach(connection: duckdb.DuckDBPyConnection, data: str) -> None:
-    """Load what is needed for data on a server, with the keys from the environment."""
-    if "://" not in data:
-        return
+def _reach_servers(connection: duckdb.DuckDBPyConnection) -> None:
+    """Load what is needed for data on a server, with the keys for S3 from the environment."""
     extensions.load(connection, "httpfs")
     values = {
         option: os.environ[name]
@@ -96,7 +93,7 @@ def _reach(connection: duckdb.DuckDBPyConnection, data: str) -> None:
         scheme, _, host = endpoint.rpartition("://")
         values |= {"ENDPOINT": host.rstrip("/"), "URL_STYLE": "path"}
         values |= {"USE_SSL": "false"} if scheme == "http" else {}
-    if values and data.startswith("s3://"):
+    if values:
         options = "".join(f", {option} {text(value)}" for option, value in values.items())
         connection.execute(f"CREATE OR REPLACE SECRET lake_data (TYPE s3{options})")
 

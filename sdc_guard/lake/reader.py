@@ -60,16 +60,25 @@ class LakeReader(TraceReader):
             raise
 
     def refresh(self) -> None:
-        """See what was committed since the reader was made, all tables at once."""
+        """See what was committed since the reader was made, all tables at once.
+
+        Raises:
+            LakeUnavailable: the catalog cannot be reached.
+            RunFormatError: the run's description is of a newer format by now.
+        """
         with self._lock:
-            cursor = self._connection.cursor()
-            self._snapshot = _newest_snapshot(cursor)
-            self.run_file = self._described_run(cursor)
-            there = present(cursor)
-            cursor.close()
-            self._define(
-                {table: [self._source(table)] if table in there else [] for table in TABLES}
-            )
+            try:
+                self._refresh()
+            except duckdb.Error as error:
+                raise unavailable(self._lake, error) from None
+
+    def _refresh(self) -> None:
+        cursor = self._connection.cursor()
+        self._snapshot = _newest_snapshot(cursor)
+        self.run_file = self._described_run(cursor)
+        there = present(cursor)
+        cursor.close()
+        self._define({table: [self._source(table)] if table in there else [] for table in TABLES})
 
     def newest_snapshot(self) -> int:
         """The number of the lake's newest snapshot, which `refresh` would show.

@@ -297,8 +297,13 @@ def test_a_catalog_that_fails_is_one_line_and_is_tried_again(
     run = traces.make_run(tmp_path / "failing")
     traces.write(run, [traces.step(0)])
     command = lake.arguments(run)
+    lake.upload(traces.make_run(tmp_path / "before"))
+    reader = lake_python("-c", _PATIENT, lake.location("before"))
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == "open\n"
     postgres.stop()
     try:
+        assert "LakeUnavailable the lake cannot be used" in reader.stdout.readline()
         failed = lake.worker.command(*command)
         assert failed.code == 6
         assert len(failed.err.splitlines()) == 1
@@ -309,6 +314,8 @@ def test_a_catalog_that_fails_is_one_line_and_is_tried_again(
         assert "trying again" in watching.stderr.readline()
     finally:
         postgres.start()
+    out, err = reader.communicate(timeout=60)
+    assert out == "True [(0,)]\n", err
     try:
         assert "1 rows of 1 segments" in watching.stdout.readline()
     finally:
@@ -316,6 +323,27 @@ def test_a_catalog_that_fails_is_one_line_and_is_tried_again(
         _, err = watching.communicate()
     assert "Traceback" not in err
     assert lake.sql("failing", "SELECT count(*) FROM steps") == [["1"]]
+
+
+_PATIENT = """
+import sys, time
+from app.source import Source
+from sdc_guard.errors import SdcGuardError
+source = Source(sys.argv[1])
+reader = source.reader()
+print("open", flush=True)
+while True:
+    try:
+        reader.refresh()
+    except SdcGuardError as error:
+        print(type(error).__name__, error, flush=True)
+        break
+    time.sleep(0.05)
+while not source.version():
+    time.sleep(0.05)
+count = source.reader().rows("SELECT count(*) FROM steps")
+print(bool(source.version()), count)
+"""
 
 
 def test_without_the_extension_it_is_one_line(tmp_path: Path) -> None:
