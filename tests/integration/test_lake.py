@@ -291,6 +291,42 @@ print("same")
 """
 
 
+def test_maintenance_by_ducklake_changes_no_row_and_an_open_reader_follows(
+    lake: LakeUnderTest, tmp_path: Path
+) -> None:
+    run = traces.make_run(tmp_path / "kept")
+    for first in (0, 3, 6):
+        traces.write(run, traces.whole_steps(first, first + 2))
+        lake.upload(run)
+    printed = lake.worker.script(_MAINTAIN, lake.catalog, lake.location("kept"))
+    assert printed.split() == ["72", "72"]
+    lake.upload(run)
+    traces.write(run, traces.whole_steps(9, 9))
+    lake.upload(run)
+    count = "SELECT count(*), count(DISTINCT (step, phase, layer)) FROM digests"
+    assert lake.sql("kept", count) == [["80", "80"]]
+
+
+_MAINTAIN = """
+import sys
+from sdc_guard.lake.connection import connect
+from sdc_guard.lake.location import Lake
+from sdc_guard.store.opening import open_run
+with open_run(sys.argv[2]) as reader:
+    print(reader.rows("SELECT count(*) FROM digests")[0][0])
+    with connect(Lake.of(sys.argv[1])) as connection:
+        for call in (
+            "ducklake_flush_inlined_data('lake')",
+            "ducklake_merge_adjacent_files('lake')",
+            "ducklake_expire_snapshots('lake', older_than => now())",
+            "ducklake_cleanup_old_files('lake', cleanup_all => true)",
+            "ducklake_delete_orphaned_files('lake', older_than => now() - INTERVAL 1 DAY)",
+        ):
+            connection.execute(f"SELECT count(*) FROM {call}").fetchall()
+    print(reader.rows("SELECT count(*) FROM digests")[0][0])
+"""
+
+
 def test_a_catalog_that_fails_is_one_line_and_is_tried_again(
     postgres: Server, lake: LakeUnderTest, tmp_path: Path
 ) -> None:
