@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import tempfile
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ from ..errors import LakeUnavailable, SdcGuardError
 from ..store.run_file import RunFile
 from . import tables
 from .commit import Committed, commit
-from .connection import NAME, connect, unavailable
+from .connection import NAME, connect, text, unavailable
 from .identity import run_id
 from .loading import loading
 from .location import Lake
@@ -24,6 +26,12 @@ from .spans import Spans
 MOST_PIECES = 512  # of one commit
 MOST_BYTES = 64 * 2**20  # of one commit's files; a seal that is larger goes alone
 _TRIES = 200
+# it runs on the machine that trains
+_MODEST = {
+    "threads": "2",
+    "memory_limit": "2GB",
+    "temp_directory": str(Path(tempfile.gettempdir()) / f"sdc-guard-upload-{os.getpid()}"),
+}
 _LONGEST_PAUSE = 2.0  # seconds
 
 
@@ -142,6 +150,8 @@ class Uploader:
             tried += 1
             try:
                 connection = connect(self._lake)
+                for setting, value in _MODEST.items():
+                    connection.execute(f"SET {setting} = {text(value)}")
                 tables.create(connection)
                 return connection
             except (duckdb.Error, LakeUnavailable):
