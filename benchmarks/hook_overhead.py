@@ -31,13 +31,10 @@ and parameter, as experiment trackers log them; all of them at every step.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import copy
 import inspect
 import json
 import logging
-import os
-import platform
 import random
 import tempfile
 import time
@@ -49,6 +46,7 @@ from typing import Any
 import numpy as np
 import torch
 from hook_models import BATCHES, TASKS, Batch, Task, loss_fn
+from machine import line, machine
 from torch import nn
 
 from sdc_guard import Guard, TrainingHalted
@@ -238,20 +236,13 @@ def summary(name: str, task: Task, arms: list[Arm], args: argparse.Namespace) ->
     }
 
 
-def machine(args: argparse.Namespace) -> dict[str, Any]:
+def described(args: argparse.Namespace) -> dict[str, Any]:
     """Where this ran."""
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next((x.partition(":")[2].strip() for x in lines if "model name" in x), model)
     gpu = torch.cuda.get_device_name(args.device) if args.device.startswith("cuda") else None
     return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 2),
+        **machine(),
         "gpu": gpu,
         "torch": torch.__version__,
-        "python": platform.python_version(),
         "threads": args.threads,
         "seed": args.seed,
     }
@@ -299,8 +290,8 @@ def main() -> None:
     args = arguments()
     torch.set_num_threads(args.threads)
     logging.getLogger("sdc_guard").setLevel(logging.ERROR)  # an alert's text is not the subject
-    where, results = machine(args), []
-    print(", ".join(f"{key} {value}" for key, value in where.items() if value is not None))
+    where, results = described(args), []
+    print(line(where))
     for name in args.models:
         with tempfile.TemporaryDirectory(prefix="hook-overhead-") as folder:
             result = summary(name, TASKS[name], measure(TASKS[name], args, Path(folder)), args)

@@ -5,11 +5,12 @@ torch and duckdb are imported inside the commands, so that `--help` answers at o
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,16 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--json", "as_json", is_flag=True, is_eager=True, callback=_remember_json,
         help="Print one JSON object, also for an error.",
     )(command)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _while_somebody_reads() -> Iterator[None]:
+    """Ends its block without an error where the reader of our output, `head` say, has left."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 run_argument = click.argument("run", type=click.Path(path_type=Path))
@@ -135,7 +146,8 @@ def dashboard(run: str, port: int) -> None:
 @location_argument
 @click.argument("query")
 @click.option("--attempt", type=int, help="The run as it was during this attempt (newest).")
-def sql(run: str, query: str, attempt: int | None) -> None:
+@json_option
+def sql(run: str, query: str, attempt: int | None, as_json: bool) -> None:
     """Run a SELECT over the tables of RUN; CSV on stdout.
 
     RUN is a folder, or ducklake:CATALOG?run=NAME for a run that was uploaded.
@@ -143,33 +155,144 @@ def sql(run: str, query: str, attempt: int | None) -> None:
     Tables: steps, layers, digests, shadow, alerts, incidents, checkpoints, events, layer_names,
     attempts. Where a resume repeated steps they hold the newest attempt; `every.steps` and so on
     hold all. The views whole_layers and whole_steps put the gradients of all ranks together.
+
+    In CSV NULL is an empty field and NaN is nan. With --json `rows` holds an array a row, NULL is
+    null, and what JSON has no number for is the string "NaN", "Infinity" or "-Infinity".
     """
     from .store.opening import open_run
 
     with open_run(run, attempt) as reader:
         result = reader.arrow(query)
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        try:
-            writer.writerow(result.column_names)
-            for batch in result.to_batches():
-                writer.writerows(zip(*(column.to_pylist() for column in batch), strict=True))
-            sys.stdout.flush()
-        except BrokenPipeError:  # the reader of our output, `head` say, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        for path, reason in reader.damaged.items():
-            click.echo(f"sdc-guard: damaged, its rows are missing: {path} ({reason})", err=True)
+        damaged = [[str(path), reason] for path, reason in reader.damaged.items()]
+        with _while_somebody_reads():
+            (_print_json if as_json else _print_csv)(result, damaged)
+        _tell_losses(reader)
+
+
+def _tell_losses(reader: Any) -> None:
+    for loss in reader.losses():
+        click.echo(f"sdc-guard: {loss.text}", err=True)
+
+
+def _print_csv(result: Any, _: list[list[str]]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(result.column_names)
+    for batch in result.to_batches():
+        writer.writerows(zip(*(column.to_pylist() for column in batch), strict=True))
+
+
+def _print_json(result: Any, damaged: list[list[str]]) -> None:
+    from .plain_json import plain
+
+    columns = [column.to_pylist() for column in result.itercolumns()]
+    click.echo(
+        json_text(
+            "sdc-guard.sql",
+            columns=result.column_names,
+            types=[str(field.type) for field in result.schema],
+            rows=plain(list(zip(*columns, strict=True))),
+            damaged=damaged,
+        )
+    )
+
+
+@main.command()
+@run_argument
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--parquet", type=click.Path(path_type=Path), help="A folder for a Parquet file a table."
+)
+@click.option("--attempt", type=int, help="The run as it was during this attempt (newest).")
+@click.option("--force", is_flag=True, help="Replace what an earlier export left there.")
+def export(
+    run: Path, file: Path | None, parquet: Path | None, attempt: int | None, force: bool
+) -> None:
+    """Write the tables of RUN into one DuckDB FILE, for people without this tool.
+
+    The tables are those of `sdc-guard sql`, and `meta`: the run's name, the format's version, and
+    files that are damaged, whose rows are missing. DuckDB 1.4 and later open the file.
+
+    \b
+    Examples:
+      sdc-guard export runs/demo demo.duckdb
+      sdc-guard export runs/demo --parquet demo/
+    """
+    from .store.export import export_duckdb, export_parquet
+    from .store.reader import RunReader
+
+    if file is None and parquet is None:
+        raise UsageError("where to?", next_step="give a FILE.duckdb, --parquet DIR, or both")
+    with RunReader(run, attempt=attempt) as reader:
+        if file is not None:
+            export_duckdb(reader, file, replace=force)
+            click.echo(f"{file} written")
+        if parquet is not None:
+            export_parquet(reader, parquet, replace=force)
+            click.echo(f"{parquet} written")
+        _tell_losses(reader)
+
+
+runs_argument = click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+
+
+@main.command()
+@runs_argument
+@click.option("--once", is_flag=True, help="Print once and end.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds."
+)
+@json_option
+def watch(runs: tuple[Path, ...], once: bool, interval: float, as_json: bool) -> None:
+    """Follow RUNS, folders of runs or folders that hold them, until Ctrl-C.
+
+    In a terminal a table is redrawn; elsewhere a line tells of each alert or change of state.
+    A run that is not there yet is waited for. --json prints once.
+
+    Exit code with --once or --json: 0 without an open incident, 1 with one, 2 if there is none
+    but a run is not there or cannot be read.
+    """
+    from .watch import command
+
+    if not once and not as_json:
+        with _while_somebody_reads():
+            command.follow(list(runs), interval, click.echo)
+        return
+    statuses = command.look_once(list(runs))
+    with _while_somebody_reads():
+        if as_json:
+            content = [status.as_object() for status in statuses]
+            click.echo(json_text("sdc-guard.watch", runs=content))
+        else:
+            command.print_table(statuses, click.echo)
+    sys.exit(command.exit_code(statuses))
+
+
+@main.command()
+@runs_argument
+@click.option("--port", type=click.IntRange(0, 65535), default=9464, show_default=True)
+@click.option("--addr", default="127.0.0.1", show_default=True, help="0.0.0.0 for other machines.")
+def metrics(runs: tuple[Path, ...], port: int, addr: str) -> None:
+    """Serve the state of RUNS to Prometheus, from their folders, until Ctrl-C."""
+    from .delivery.run_metrics import serve_runs
+
+    serve_runs(list(runs), port, addr, click.echo)
 
 
 @main.command()
 @run_argument
 def compact(run: Path) -> None:
-    """Fold the trace's small segments into DuckDB files; safe while the run writes."""
+    """Fold the trace's small segments into DuckDB files; safe while the run writes.
+
+    What a killed process had not yet published is folded in, too.
+    """
+    from .store.left_behind import fold
     from .store.run_file import RunFile
     from .store.sealing import seal_run
 
     RunFile.read(run)
+    rows = fold(run)
     written = seal_run(run)
-    click.echo(f"{len(written)} seals written")
+    click.echo(f"{len(written)} seals written" + (f", {rows:,} rows recovered" if rows else ""))
 
 
 @main.command()

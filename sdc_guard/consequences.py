@@ -26,7 +26,7 @@ class Consequences:
         on_alert: the script's own callback.
         optimizers: whose step is left out.
         ranks: that decide together under the policies skip and halt.
-        health: counts what goes wrong in the callback and between ranks.
+        health: counts the alerts, and what goes wrong in the callback and between ranks.
     """
 
     def __init__(
@@ -49,6 +49,8 @@ class Consequences:
 
     def notice(self, alert: Alert) -> None:
         """Take an alert."""
+        kind = (alert.detector, alert.severity)
+        self._health.alerts[kind] = self._health.alerts.get(kind, 0) + 1
         if self._policy in ("warn", "skip"):
             _log.warning("SDC Guard: %s", alert)
         if self._policy == "halt" and self._halting is None:

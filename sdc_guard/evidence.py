@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .layer_rows import Sums
 from .signals.optimizer_audit import PendingAudit
 from .signals.shadow import ShadowResult
 from .signals.state import PendingDigests
@@ -77,6 +78,7 @@ class BeforeStep:
         found_inf: positive if a fused optimizer skips the step by itself.
         skipped: whether a gradient scaler never called the optimizer.
         applied: False if an exception ended the step before the optimizer changed anything.
+        kept: whether the rows that it makes would survive this process.
     """
 
     step: int
@@ -94,6 +96,7 @@ class BeforeStep:
     found_inf: HostCopy | None = None
     skipped: bool = False
     applied: bool = True
+    kept: bool = False
 
     @property
     def loss(self) -> float | None:
@@ -103,6 +106,13 @@ class BeforeStep:
         values = self.losses.array().tolist()
         return float(sum(values) / len(values))
 
+    def sums(self) -> list[Sums]:
+        """Of all its gradients; waits for the copies."""
+        return [
+            Sums(np.asarray(part.rows, dtype=np.intp), part.sums.array(), part.reduced)
+            for part in self.gradients
+        ]
+
     def ready(self) -> bool:
         """Whether every copy has arrived."""
         copies = (self.losses, self.digest_rows, *self.batches, self.scale, self.found_inf)
@@ -111,7 +121,7 @@ class BeforeStep:
 
 @dataclass(slots=True)  # as above
 class AfterStep:
-    """What the optimizer left behind at step `step`."""
+    """What the optimizer left behind at step `step`; `kept` as above."""
 
     step: int
     digests: PendingDigests
@@ -119,6 +129,7 @@ class AfterStep:
     shadow: ShadowResult | None
     shadow_losses: HostCopy | None
     audits: tuple[tuple[PendingAudit, HostCopy], ...] = ()
+    kept: bool = False
 
     def ready(self) -> bool:
         """Whether every copy has arrived."""

@@ -20,6 +20,7 @@ from .collector import Collector
 from .consequences import Consequences
 from .detached import DetachedGuard
 from .detect.alert import Alert
+from .kept_evidence import room
 from .options import Policy, check, group_sizes, listed
 from .pending import PendingEvidence
 from .recorder import Recorder
@@ -120,9 +121,7 @@ class Guard:
         self._shadow_every = shadow_every
         self._invariants_every = invariants_every
         self._step = first_step
-        self._stepped = False
-        self._emitted = False
-        self._closed = False
+        self._stepped = self._emitted = self._closed = False
         self._told: set[str] = set()
         self._request = CaptureRequest.from_environment()
         lines, self._too_early = limits(model, self._optimizers)
@@ -141,7 +140,8 @@ class Guard:
         ranks.meet(policy, wait=self._consequences.blocking)
         self._compactor = Compactor(self.run)
         on_segment = self._compactor.segment_published if self._place.rank == 0 else None
-        self._writer = Writer(self.run, self._place.rank, self.health, on_segment)
+        size = room(len(self._place.parameters), all_digests=digest_budget is None)
+        self._writer = Writer(self.run, self._place.rank, self.health, on_segment, size)
         self._recorder = Recorder(self._writer, self._place.attempt, self._consequences.notice)
         self._checkpoints = Checkpoints(
             self.run, self._recorder, self._writer, warn=policy != "record"

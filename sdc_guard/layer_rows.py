@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .evidence import BeforeStep
-from .signals.measures import measures
-from .signals.placement import Placement
+from .signals.sums import measures
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,33 @@ class LayerRows:
         return float(np.sqrt(np.square(self.measures[:, 0]).sum()))
 
 
+class Place(Protocol):
+    """Which part of a tensor a rank holds; see `signals.placement`."""
+
+    @property
+    def scope(self) -> str:
+        """Of the row."""
+
+    @property
+    def copies(self) -> int:
+        """Ranks that hold the same elements."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of some gradients.
+
+    Attributes:
+        rows: places in the list of layers.
+        sums: float64 (len(rows), 5).
+        reduced: whether they were measured after a reduction over ranks.
+    """
+
+    rows: NDArray[np.intp]
+    sums: NDArray[np.float64]
+    reduced: bool
+
+
 class Held:
     """What this rank holds of each tensor; `plain` if it is all of each.
 
@@ -46,9 +71,13 @@ class Held:
             distributed gradient is known when the first one is there.
     """
 
-    def __init__(self, placements: Sequence[Placement]) -> None:
+    def __init__(self, placements: Sequence[Place]) -> None:
         self.plain = all(place.scope == "local" for place in placements)
         self._placements = placements
+
+    def places(self) -> list[tuple[str, int]]:
+        """Scope and copies of each."""
+        return [(place.scope, place.copies) for place in self._placements]
 
     def own(self, rows: NDArray[np.intp], values: NDArray[np.float64]) -> LayerRows:
         """Measures of this rank's own gradients as rows."""
@@ -60,7 +89,8 @@ class Held:
 
 
 def layer_rows(
-    evidence: BeforeStep,
+    parts: Sequence[Sums],
+    scale: float,
     numel: NDArray[np.int64],
     held: Held,
     *,
@@ -70,22 +100,21 @@ def layer_rows(
     """The measures of a step, this rank's own before the reduced ones.
 
     Args:
-        evidence: its copies are read.
+        parts: of all its gradients.
+        scale: the loss scale by which they are too large.
         numel: elements of each whole tensor.
         held: of each gradient, what this rank holds.
         replicas: ranks among which plain gradients are reduced.
         reduces: whether they are known to be. If not, gradients that no reduction changed in a
             single bit are taken for what they look like: this rank's own alone.
     """
-    scale = 1.0 if evidence.scale is None else float(evidence.scale.get())
     found = []
-    for gradients in evidence.gradients:
-        rows = np.asarray(gradients.rows, dtype=np.intp)
-        values = measures(gradients.sums.array(), numel[rows], scale)
-        if gradients.reduced:
-            found.append(LayerRows(rows, values, "reduced", replicas, True))
+    for part in parts:
+        values = measures(part.sums, numel[part.rows], scale)
+        if part.reduced:
+            found.append(LayerRows(part.rows, values, "reduced", replicas, True))
         else:
-            found.append(held.own(rows, values))
+            found.append(held.own(part.rows, values))
     if len(found) > 1 and not reduces and _unchanged(found):
         return [part for part in found if not part.reduced]
     return found

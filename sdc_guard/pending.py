@@ -33,6 +33,7 @@ class PendingEvidence:
     ) -> None:
         self._recorder, self._collector, self._leave_out = recorder, collector, leave_out
         self._waiting: deque[BeforeStep | AfterStep] = deque()
+        self._unkept: deque[BeforeStep | AfterStep] = deque()
         self._judged = 0.0
         self._most = MOST_PENDING
 
@@ -40,8 +41,11 @@ class PendingEvidence:
         return len(self._waiting)
 
     def append(self, evidence: BeforeStep | AfterStep) -> None:
-        """Add the newest evidence."""
+        """Add the newest evidence, and keep what has arrived by now where it is not lost."""
         self._waiting.append(evidence)
+        self._unkept.append(evidence)
+        while self._unkept and self._unkept[0].ready():
+            self._recorder.keep(self._unkept.popleft())
 
     def judge(self, *, wait: bool) -> None:
         """Hand on what has arrived, in order, if it is time to; all of it when waiting.
@@ -65,6 +69,8 @@ class PendingEvidence:
             else:
                 live = self._collector.state.whole_tensor
                 self._recorder.before_step(evidence, live, self._leave_out)
+        if not self._waiting:
+            self._unkept.clear()
         self._judged = time.monotonic()
 
     def _judge_together(self, *, wait: bool) -> None:

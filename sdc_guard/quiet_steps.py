@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .detect.carried import DigestTable, changed
 from .evidence import AfterStep, BeforeStep
 from .signals.batch import fold_all
-from .signals.measures import measures
+from .signals.sums import measures
 
 Evidence = Sequence[BeforeStep | AfterStep]
 

@@ -22,6 +22,8 @@ from .detect.shadow import repeat_alert
 from .digest import Digest
 from .digest.reference import MASK64
 from .evidence import AfterStep, BeforeStep, HostCopy
+from .kept_evidence import after_frame, before_frame
+from .kept_evidence import layer_columns as columns_of_layers
 from .layer_rows import Held, LayerRows, judged, layer_rows
 from .quiet_steps import (
     Evidence,
@@ -105,6 +107,23 @@ class Recorder:
         """The state was changed on purpose: the next step starts a new chain of digests."""
         self._left_behind = None
 
+    def keep(self, evidence: BeforeStep | AfterStep) -> None:
+        """Put evidence whose copies have arrived where it survives this process."""
+        whole = self._foreign.settled  # else digests may be of what is to be passed over
+        if isinstance(evidence, AfterStep):
+            frame = after_frame(self._attempt, evidence, digests=whole)
+        else:
+            frame = before_frame(
+                self._attempt,
+                evidence,
+                self._order,
+                self._held,
+                replicas=self._replicas,
+                reduces=self._reduces,
+                digests=whole,
+            )
+        evidence.kept = (frame is None or self._writer.keep(frame)) and whole
+
     def quiet_steps(self, evidence: Evidence) -> bool:
         """Record the evidence of several steps at once, unless there is more to say of one.
 
@@ -127,13 +146,14 @@ class Recorder:
         if not self._sensor.admit_quiet(values[:, :, 0], values[:, :, 3], losses):
             return False
         self._left_behind = left
+        kept = all(piece.kept for piece in evidence)
         for table, columns in (
             ("layers", layer_columns(steps, self._order, values)),
             ("digests", digest_columns(evidence)),
             ("steps", step_columns(steps, losses, values)),
         ):
             if columns:
-                self._append(table, **columns)
+                self._append(table, kept=kept, **columns)
         for piece in evidence:
             if isinstance(piece, AfterStep):
                 self._judge_after(piece)
@@ -161,14 +181,15 @@ class Recorder:
             names = sorted(self._names[layer] for layer in written)
             self.event(step, "not carried", json.dumps({"written by the script": names}))
             table = self._foreign.without_written(table)
+        scale = None if evidence.scale is None else float(evidence.scale.get())
         found = layer_rows(
-            evidence,
+            evidence.sums(),
+            1.0 if scale is None else scale,
             self._numel,
             self._held,
             replicas=self._replicas,
             reduces=self._reduces,
         )
-        scale = None if evidence.scale is None else float(evidence.scale.get())
         by_scaler = evidence.skipped or _positive(evidence.found_inf)
         loss = evidence.loss
         alerts = [
@@ -176,10 +197,12 @@ class Recorder:
             *self._sensor_alerts(step, found, loss, skipped=by_scaler),
             *self._scale.judge(step, scale, skipped=by_scaler),
         ]
-        self._write_layers(step, found)
-        self._write_digests(step, "before", table)
-        skipped = skip_on_alert(alerts) or by_scaler or not evidence.applied
-        self._write_step(evidence, loss, scale, found, skipped=skipped)
+        left_out = skip_on_alert(alerts)
+        kept = evidence.kept and not left_out
+        self._write_layers(step, found, kept=kept)
+        self._write_digests(step, "before", table, kept=kept)
+        skipped = left_out or by_scaler or not evidence.applied
+        self._write_step(evidence, loss, scale, found, skipped=skipped, kept=kept)
         if by_scaler:
             self.event(step, "scaler skip", json.dumps({"loss_scale": scale}))
         self.report(step, alerts)
@@ -187,7 +210,7 @@ class Recorder:
     def after_step(self, evidence: AfterStep) -> None:
         """Record what a step left behind."""
         table = self._carried(evidence.digests.keys, evidence.digest_rows)
-        self._write_digests(evidence.step, "after", table)
+        self._write_digests(evidence.step, "after", table, kept=evidence.kept)
         self._left_behind = table
         self._judge_after(evidence)
 
@@ -218,7 +241,7 @@ class Recorder:
         table = self._foreign.without_written(DigestTable(keys, rows.numpy()))
         if not keys or self._left_behind is None:
             return
-        self._write_digests(step, "after", table)
+        self._write_digests(step, "after", table, kept=False)
         held = self._left_behind
         self._left_behind = DigestTable(
             (*held.keys, *table.keys), np.concatenate([held.rows, table.rows])
@@ -260,8 +283,8 @@ class Recorder:
         """Record a checkpoint."""
         self._append("checkpoints", step, **columns)
 
-    def _append(self, table: str, step: Any, **columns: Any) -> None:
-        self._writer.append(table, attempt=self._attempt, step=step, **columns)
+    def _append(self, table: str, step: Any, *, kept: bool = False, **columns: Any) -> None:
+        self._writer.append(table, kept=kept, attempt=self._attempt, step=step, **columns)
 
     def _carried(self, keys: tuple[Key, ...], rows: HostCopy) -> DigestTable:
         return self._foreign.without_written(DigestTable(keys, rows.array()))
@@ -298,28 +321,19 @@ class Recorder:
             for alert in self._sensor.judge(step, norms, nonfinite, loss)
         ]
 
-    def _write_layers(self, step: int, found: list[LayerRows]) -> None:
+    def _write_layers(self, step: int, found: list[LayerRows], *, kept: bool) -> None:
         for part in found:
-            columns = part.measures.T
-            self._append(
-                "layers",
-                step,
-                layer=self._order[part.rows],
-                norm=columns[0],
-                max_abs=columns[1],
-                mean_abs=columns[2],
-                nonfinite=columns[3].astype(np.int64),
-                zeros=columns[4].astype(np.int64),
-                scope=part.scope,
-                copies=part.copies,
+            self._writer.append(
+                "layers", **columns_of_layers(self._attempt, step, part, self._order), kept=kept
             )
 
-    def _write_digests(self, step: int, phase: str, table: DigestTable) -> None:
+    def _write_digests(self, step: int, phase: str, table: DigestTable, *, kept: bool) -> None:
         if not table.keys:
             return
         self._append(
             "digests",
             step,
+            kept=kept,
             phase=phase,
             kind=[kind for kind, _ in table.keys],
             layer=np.array([layer for _, layer in table.keys], dtype=np.int32),
@@ -336,10 +350,12 @@ class Recorder:
         found: list[LayerRows],
         *,
         skipped: bool,
+        kept: bool,
     ) -> None:
         self._append(
             "steps",
             evidence.step,
+            kept=kept,
             time=evidence.time,
             loss=loss,
             lr=evidence.lr,

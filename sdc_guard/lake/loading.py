@@ -9,9 +9,9 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from ..store.segment_file import content_crc, content_damage
+from ..store.seal_file import WRITER_COLUMN
+from ..store.segment_file import open_segment
 from .pending import Piece
 
 
@@ -23,7 +23,7 @@ class Loaded:
         piece: the piece.
         rows: of a segment, its rows; None of a seal.
         crc: of a segment, its checksum; None of a seal.
-        source: of a seal, its table in SQL; empty of a segment.
+        source: of a seal, a SELECT of its rows; empty of a segment.
     """
 
     piece: Piece
@@ -68,11 +68,10 @@ def loading(connection: duckdb.DuckDBPyConnection, pieces: Iterable[Piece]) -> I
 
 def _segment(piece: Piece) -> Loaded:
     """One read: the bytes that are checked are those that are uploaded."""
-    content = piece.path.read_bytes()
-    damage = content_damage(content)
-    if damage is not None:
-        raise ValueError(damage)
-    return Loaded(piece, pq.read_table(pa.BufferReader(content)), content_crc(content))
+    segment = open_segment(piece.path)
+    if segment.damage is not None:
+        raise ValueError(segment.damage)
+    return Loaded(piece, segment.read(list(segment.columns())), segment.crc())
 
 
 def _attach(
@@ -81,7 +80,7 @@ def _attach(
     path = str(piece.path).replace("'", "''")
     connection.execute(f"ATTACH '{path}' AS {name} (READ_ONLY)")
     names.append(name)
-    source = f"{name}.{piece.table}"
+    source = f"(SELECT COLUMNS(c -> c <> '{WRITER_COLUMN}') FROM {name}.{piece.table})"
     # DuckDB's blocks have checksums: a damaged one fails here, and not in the middle of a commit
     connection.execute(f"SELECT bit_xor(hash(t)) FROM {source} AS t").fetchall()
     return source

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
 from ..errors import RunFormatError, RunNotFound, UsageError
 from ..store.run_file import RunFile
 from ..store.schema import TABLES
-from ..store.trace_reader import TraceReader
-from .connection import NAME, connect, text, unavailable
+from ..store.trace_reader import ERRORS_OF_THE_QUERY, TraceReader
+from ..store.troubles import Trouble
+from .connection import NAME, connect, reason, text, unavailable
 from .location import Lake
 from .tables import newest_description, present
 
@@ -31,7 +34,6 @@ class LakeReader(TraceReader):
         run: a path that names the lake and the run, and does not exist.
         identity: the run's identity in the lake.
         run_file: names, layers and attempts of the run.
-        damaged: always empty: what was damaged was not uploaded.
 
     Raises:
         LakeUnavailable: the catalog or the data cannot be reached.
@@ -78,7 +80,32 @@ class LakeReader(TraceReader):
         self.run_file = self._described_run(cursor)
         there = present(cursor)
         cursor.close()
-        self._define({table: [self._source(table)] if table in there else [] for table in TABLES})
+        self._describe()
+        for table in TABLES:
+            self._execute(self._statements(table, [self._source(table)] if table in there else []))
+
+    def _answer(self, query: str, fetch: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
+        refreshed = False
+        while True:
+            try:
+                # a cursor per call: a connection shared by threads loses results without an error
+                return fetch(self._connection.cursor())
+            except duckdb.Error as error:
+                if isinstance(error, ERRORS_OF_THE_QUERY):
+                    raise UsageError(f"the query failed: {reason(error)}", where=query) from None
+                if refreshed:
+                    raise unavailable(self._lake, error) from None
+            self.refresh()  # its snapshot may have been deleted
+            refreshed = True
+
+    @property
+    def damaged(self) -> dict[Path, str]:
+        """Always empty: what was damaged was not uploaded."""
+        return {}
+
+    def losses(self) -> list[Trouble]:
+        """Always empty, likewise."""
+        return []
 
     def newest_snapshot(self) -> int:
         """The number of the lake's newest snapshot, which `refresh` would show.

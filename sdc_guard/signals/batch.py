@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from ..digest import digest_rows
+from .batch_hash import folded, folded_all
 from .placement import local
 
 
@@ -61,16 +61,12 @@ def batch_digest(batch: Any) -> torch.Tensor | None:
 
 def fold(digests: torch.Tensor) -> int:
     """One signed 64-bit number of a batch's digests, in which their order counts."""
-    content = digests.cpu().numpy().tobytes()
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
+    return folded(digests.cpu().numpy().tobytes())
 
 
 def fold_all(batches: list[torch.Tensor]) -> int | None:
     """One number for the micro-batches of a step, in their order; None without any."""
-    hashes = [fold(digests) for digests in batches]
-    if len(hashes) > 1:
-        return fold(torch.tensor(hashes))
-    return hashes[0] if hashes else None
+    return folded_all([digests.cpu().numpy().tobytes() for digests in batches])
 
 
 def pinned(batch: Any) -> Any:

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from ..digest.reference import stack_rows
-from .measures import SUMS, dense, stored, sums_into, sums_of
+from .measures import dense, stored, sums_into, sums_of
+from .sums import SUMS
 
 _log = logging.getLogger("sdc_guard")
 

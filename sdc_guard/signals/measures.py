@@ -1,4 +1,4 @@
-"""What is measured of a gradient, and how its sums become the numbers that are recorded.
+"""What is measured of a gradient.
 
 On its device a gradient is reduced to five sums, which take no other steps' results to compute
 and add up over parts and shards; the host makes the recorded measures of them afterwards.
@@ -13,35 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from .fused_cpu import sums as fused_sums
+from .sums import SUMS
 
-SUMS = ("squares", "largest", "sizes", "nonfinite", "zeros")
-MEASURES = ("norm", "max_abs", "mean_abs", "nonfinite", "zeros")
 _CHUNK = 1 << 24  # elements at a time: bounds the temporary float64 copy at 128 MB
 _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
-
-
-def measures(
-    sums: NDArray[np.float64], numel: NDArray[np.int64], scale: float = 1.0
-) -> NDArray[np.float64]:
-    """MEASURES of gradients by their SUMS.
-
-    Args:
-        sums: float64, shape (layers, 5).
-        numel: elements of each whole tensor, shape (layers,); for a shard not its own number, so
-            that the shards' means add up.
-        scale: the loss scale by which the gradients are too large.
-
-    Returns:
-        float64, shape (layers, 5): √Σg², max|g|, Σ|g|/numel, non-finite and zero elements.
-    """
-    out = sums.copy()
-    # of a NaN and a number, neither is the largest: Σ|g| tells what there was
-    out[:, 1] = np.where(np.isfinite(out[:, 2]), out[:, 1], out[:, 2])
-    with np.errstate(invalid="ignore"):
-        out[:, 0] = np.sqrt(out[:, 0])
-    out[:, 2] /= np.maximum(numel, 1)
-    out[:, :3] /= scale
-    return out
 
 
 def sums_into(gradient: torch.Tensor, numel: int, out: NDArray[np.float64]) -> None:

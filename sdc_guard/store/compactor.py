@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+from .atomic import exclusive
+
 SEGMENTS_BETWEEN = 256  # four minutes at a flush a second; readers slow down at a thousand files
+_NICENESS = 10  # the training comes first
+
+
+def start_compaction(run: Path) -> subprocess.Popen[bytes] | None:
+    """Start `sdc-guard compact RUN` beside this process, unless one is at work there.
+
+    Anybody who reads a run may do so: a lock in the run's folder lets one process seal at a time,
+    and another that was started at the same moment ends at once. It does not import torch.
+
+    Args:
+        run: the run's folder.
+
+    Returns:
+        the process; None if one is sealing, or there is no trace, or it may not be written to.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+    try:
+        with exclusive(run / "trace" / ".sealing") as free:
+            if not free:
+                return None
+    except OSError:
+        return None
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sdc_guard.cli", "compact", str(run)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+    return process
 
 
 class Compactor:
     """Starts `sdc-guard compact` now and then, one at a time.
 
     A process, because folding segments takes the interpreter's lock and a second core from the
-    training; it does not import torch.
+    training.
 
     Args:
         run: the run's folder.
@@ -33,12 +70,7 @@ class Compactor:
             return
         if self._process is not None and self._process.poll() is None:
             return
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "sdc_guard.cli", "compact", str(self._run)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self._process = start_compaction(self._run)
 
     def wait(self) -> None:
         """Wait for a process that is still sealing."""

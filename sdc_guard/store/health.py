@@ -18,12 +18,14 @@ class Health:
             fit their table, or because the disk still refused them at the end.
         errors: things that went wrong inside the guard and did not reach the training.
         last_error: the newest of them, one line.
+        alerts: how many were raised, by (detector, severity).
     """
 
     written: int = 0
     dropped: int = 0
     errors: int = 0
     last_error: str = ""
+    alerts: dict[tuple[str, str], int] = field(default_factory=dict)
     told: set[str] = field(default_factory=set, repr=False)
 
     def trouble(self, where: str, error: BaseException) -> None:

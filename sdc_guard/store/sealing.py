@@ -1,14 +1,15 @@
-"""Folding many small segments into one DuckDB file.
+"""Folding many small segments into few DuckDB files.
 
-A seal is built under a temporary name, published by rename and only ever opened read-only. The
-segments that it covers are deleted by a later pass, once the seal has been there long enough for
-every reader that listed them to have finished, and only if every row of theirs is in it.
+A seal is built under a temporary name, published by rename and only ever opened read-only. What a
+seal covers, segments and narrower seals, is deleted by a later pass, once the seal has been there
+long enough for every reader that listed them to have finished, and only if it was read whole
+again. `sealing_plan` says what is folded with what, `seal_file` what a seal looks like.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -16,20 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .atomic import exclusive, publish
+from .contents import parts_of_segment
 from .schema import TABLES
-from .segment_file import segment_damage
-from .segments import Listing, listing, quoted, rank_folder, ranks, seal_path
+from .seal_file import build, connect, read_contents, sound_rows
+from .sealing_plan import NEIGHBOURS, ROWS_PER_SEAL, Piece, plan
+from .segment_file import open_segment
+from .segments import Listing, Span, listing, rank_folder, ranks, seal_path
 
 GRACE_SECONDS = 10.0
-ROWS_PER_SEAL = 20_000_000
-ORDER = {
-    "layers": "layer, attempt, step",
-    "digests": "layer, kind, attempt, step, phase",
-}
-# files that DuckDB 1.4 and later can open
-_STORAGE: dict[str, str | bool | int | float | list[str]] = {
-    "storage_compatibility_version": "v1.4.0"
-}
 
 
 def seal_run(run: Path, *, at_least: int = 2) -> list[Path]:
@@ -49,75 +44,81 @@ def seal_run(run: Path, *, at_least: int = 2) -> list[Path]:
     with exclusive(run / "trace" / ".sealing") as mine:
         if not mine:
             return []
-        for table in TABLES:
-            for rank in ranks(run, table):
-                folder = rank_folder(run, table, rank)
-                _delete_leftovers(folder)
-                _delete_covered(folder, table, time.time())
-                written += _seal_folder(folder, table, at_least)
+        spill = run / "trace" / ".sealing.spill"
+        shutil.rmtree(spill, ignore_errors=True)
+        try:
+            with connect(spill) as connection:
+                for table in TABLES:
+                    for rank in ranks(run, table):
+                        folder = rank_folder(run, table, rank)
+                        written += _seal_folder(connection, folder, table, at_least)
+        finally:
+            shutil.rmtree(spill, ignore_errors=True)
     return written
 
 
-def _seal_folder(folder: Path, table: str, at_least: int) -> list[Path]:
+def _seal_folder(
+    connection: duckdb.DuckDBPyConnection, folder: Path, table: str, at_least: int
+) -> list[Path]:
+    _delete_leftovers(folder)
+    _delete_covered(connection, folder, table, time.time())
     found = listing(folder)
-    if len(found.live_segments()) < at_least:
+    if len(found.live_segments()) < at_least and len(found.live_seals()) < NEIGHBOURS:
         return []
-    return [_seal(folder, table, group) for group in _groups(found) if len(group) >= at_least]
+    pieces = [_piece(connection, span, path) for span, path in found.live().items()]
+    return [
+        _seal(connection, folder, table, piece)
+        for piece in plan(pieces, at_least=at_least, rows_per_seal=ROWS_PER_SEAL)
+    ]
 
 
-def _groups(found: Listing) -> Iterator[dict[int, Path]]:
-    """Unsealed segments that may share a seal: nothing damaged or sealed between them."""
-    live = set(found.live_segments())
-    group: dict[int, Path] = {}
-    rows = 0
-    for number, path in sorted(found.segments.items()):
-        sound = path in live and segment_damage(path) is None
-        if not sound or rows > ROWS_PER_SEAL or (group and number != max(group) + 1):
-            if group:
-                yield group
-            group, rows = {}, 0
-        if sound:
-            group[number] = path
-            rows += _rows(path)
-    if group:
-        yield group
-
-
-def _seal(folder: Path, table: str, group: dict[int, Path]) -> Path:
-    target = seal_path(folder, min(group), max(group))
-    rows = sum(_rows(path) for path in group.values())
-
-    def build(path: Path) -> None:
-        order = ORDER.get(table, "attempt, step")
-        files = ", ".join(quoted(segment) for segment in group.values())
-        with duckdb.connect(str(path), config=_STORAGE) as connection:
-            connection.execute("SET enable_progress_bar = false")
-            connection.execute(
-                f"CREATE TABLE {table} AS SELECT * FROM"
-                f" read_parquet([{files}], hive_partitioning = false, union_by_name = true)"
-                f" ORDER BY {order}"
-            )
-        if _rows_in_seal(path, table) != rows:
-            raise OSError(f"the seal of {folder} does not hold the {rows} rows of its segments")
-
+def _piece(connection: duckdb.DuckDBPyConnection, span: Span, path: Path) -> Piece:
+    barrier = Piece(*span, (path,), barrier=True)
+    if path.suffix == ".parquet":
+        segment = open_segment(path)
+        if segment.damage is not None:
+            return barrier
+        return Piece(*span, (path,), tuple(parts_of_segment(segment, span[0])))
     try:
-        publish(target, build)
+        found = read_contents(connection, path)
+    except duckdb.Error:
+        return barrier
+    return barrier if found is None else Piece(*span, (path,), tuple(found[1]), found[0])
+
+
+def _seal(connection: duckdb.DuckDBPyConnection, folder: Path, table: str, piece: Piece) -> Path:
+    target = seal_path(folder, piece.first, piece.last)
+    try:
+        publish(target, lambda path: build(connection, path, table, piece))
     except duckdb.Error as error:
         raise OSError(f"cannot seal {folder}: {str(error).splitlines()[0]}") from None
     return target
 
 
-def _delete_covered(folder: Path, table: str, now: float) -> None:
+def _delete_covered(
+    connection: duckdb.DuckDBPyConnection, folder: Path, table: str, now: float
+) -> None:
     found = listing(folder)
-    for (first, last), seal in found.seals.items():
-        covered = {n: path for n, path in found.segments.items() if first <= n <= last}
-        if not covered or now - seal.stat().st_mtime <= GRACE_SECONDS:
+    deleted: set[Path] = set()
+    for (first, last), seal in sorted(
+        found.seals.items(), key=lambda item: (item[0][0], -item[0][1])
+    ):
+        within = Listing(
+            {n: path for n, path in found.segments.items() if first <= n <= last},
+            {(a, b): path for (a, b), path in found.seals.items() if first <= a and b <= last},
+        )
+        covered = {*within.segments.values(), *within.seals.values()} - {seal, *deleted}
+        if seal in deleted or not covered or now - seal.stat().st_mtime <= GRACE_SECONDS:
             continue
-        # what is gone already was found in the seal before
-        if _rows_in_seal(seal, table) < sum(_rows(path) for path in covered.values()):
+        within.seals.pop((first, last))
+        # a seal was compared with what it covers when it was made; what is gone of that already
+        # was found in it before
+        left = [path for path in within.live().values() if path in covered]
+        if sound_rows(connection, seal, table) < sum(_rows(connection, p, table) for p in left):
             continue
-        for path in covered.values():
+        for path in covered:
             path.unlink(missing_ok=True)
+        deleted |= covered
 
 
 def _delete_leftovers(folder: Path) -> None:
@@ -126,18 +127,12 @@ def _delete_leftovers(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _rows(segment: Path) -> int:
+def _rows(connection: duckdb.DuckDBPyConnection, path: Path, table: str) -> int:
+    unknown = 1 << 62  # not known to be in any seal
+    if path.suffix == ".duckdb":
+        rows = sound_rows(connection, path, table)
+        return unknown if rows < 0 else rows
     try:
-        return int(pq.read_metadata(segment).num_rows)
+        return int(pq.read_metadata(path).num_rows)
     except (OSError, pa.ArrowException):
-        return 1 << 62  # not known to be in any seal
-
-
-def _rows_in_seal(seal: Path, table: str) -> int:
-    """Rows of a seal, every block read; −1 if it is damaged."""
-    try:
-        with duckdb.connect(str(seal), read_only=True) as connection:
-            found = connection.execute(f"SELECT count(*), bit_xor(hash(t)) FROM {table} AS t")
-            return int(found.fetchall()[0][0])
-    except duckdb.Error:
-        return -1
+        return unknown

@@ -5,12 +5,17 @@ a flipped bit would pass for a value, a column name or a statistic. A Parquet re
 footer from the end of the file and the pages from the footer, so that bytes in between are free.
 
     PAR1 | pages | SDCG crc32 | footer | its length | PAR1
+
+The footer's key-value metadata say who wrote the segment and how many rows that writer had written
+before it, so that the rows of a file that is damaged or gone are known from its neighbours.
 """
 
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,33 +23,83 @@ import pyarrow.parquet as pq
 _MARK = b"SDCG"
 _MARK_SIZE = len(_MARK) + 4
 _TAIL = 8  # length of the footer, PAR1
+_WRITER = "sdc_guard.writer"
+_ROWS_BEFORE = "sdc_guard.rows_before"
 
 
-def encode(table: pa.Table) -> bytes:
-    """The content of a segment with these rows."""
+def encode(table: pa.Table, *, writer: str | None = None, rows_before: int | None = None) -> bytes:
+    """The content of a segment with these rows.
+
+    Args:
+        table: the rows.
+        writer: a name that no other process that writes for this rank has, such as
+            `secrets.token_hex(8)` once per writer.
+        rows_before: rows that this writer has published of this table before.
+    """
     # of the system: Arrow's own allocator keeps 15 MB for the 2 MB that a segment takes
     pool = pa.system_memory_pool()
     sink = pa.BufferOutputStream(memory_pool=pool)
     # segments are small and soon folded into a seal: zstd, statistics and dictionaries of numbers
     # take five times as long for the same size
     strings = [field.name for field in table.schema if pa.types.is_string(field.type)]
-    pq.write_table(
-        table,
+    with pq.ParquetWriter(
         sink,
+        table.schema,
         compression="snappy",
         write_statistics=False,
         use_dictionary=strings or False,
         store_schema=False,
         memory_pool=pool,
-    )
+    ) as file:
+        file.write_table(table)
+        if writer is not None and rows_before is not None:
+            file.add_key_value_metadata({_WRITER: writer, _ROWS_BEFORE: str(rows_before)})
     content: bytes = sink.getvalue().to_pybytes()
     start = _footer(content)
     pages, footer = content[:start], content[start:]
     return pages + _mark(pages, footer) + footer
 
 
-def segment_damage(path: Path) -> str | None:
-    """Why a segment cannot be trusted, or None.
+@dataclass(frozen=True)
+class Segment:
+    """A segment's file, read whole.
+
+    Attributes:
+        content: its bytes.
+        damage: why they cannot be trusted, or None.
+    """
+
+    content: bytes
+    damage: str | None
+
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns."""
+        return tuple(self._metadata().schema.names)
+
+    def written_by(self) -> tuple[str | None, int | None]:
+        """The writer, and the rows that it had written before; None where it was not recorded."""
+        found = self._metadata().metadata or {}
+        writer, before = found.get(_WRITER.encode()), found.get(_ROWS_BEFORE.encode())
+        if writer is None or before is None:
+            return None, None
+        return writer.decode(), int(before)
+
+    def crc(self) -> int:
+        """The checksum that it carries, unsigned 32-bit; of a sound one."""
+        start = _footer(self.content)
+        return int.from_bytes(self.content[start - 4 : start], "little")
+
+    def read(self, columns: list[str]) -> pa.Table:
+        """Some of its columns, in the order in which the rows were recorded."""
+        file = pq.ParquetFile(pa.BufferReader(self.content))
+        return file.read(columns=columns, use_threads=False)
+
+    def _metadata(self) -> Any:
+        return pq.read_metadata(pa.BufferReader(self.content))
+
+
+def open_segment(path: Path) -> Segment:
+    """Read a segment and check every byte of it.
 
     Raises:
         FileNotFoundError: it is gone.
@@ -54,12 +109,20 @@ def segment_damage(path: Path) -> str | None:
     except FileNotFoundError:
         raise
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    return content_damage(content)
+        return Segment(b"", f"cannot be read: {error.strerror}")
+    return Segment(content, _damage(content))
 
 
-def content_damage(content: bytes) -> str | None:
-    """Why the bytes of a segment cannot be trusted, or None."""
+def segment_damage(path: Path) -> str | None:
+    """Why a segment cannot be trusted, or None.
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
+    return open_segment(path).damage
+
+
+def _damage(content: bytes) -> str | None:
     start = _footer(content)
     pages, mark = content[: start - _MARK_SIZE], content[start - _MARK_SIZE : start]
     if start < _MARK_SIZE + _TAIL or not mark.startswith(_MARK):
@@ -67,21 +130,6 @@ def content_damage(content: bytes) -> str | None:
     if mark != _mark(pages, content[start:]):
         return "CRC mismatch"
     return None
-
-
-def content_crc(content: bytes) -> int:
-    """The checksum that a sound segment carries, unsigned 32-bit."""
-    start = _footer(content)
-    return int.from_bytes(content[start - 4 : start], "little")
-
-
-def segment_columns(path: Path) -> tuple[str, ...]:
-    """The names of the columns of a sound segment.
-
-    Raises:
-        FileNotFoundError: it is gone.
-    """
-    return tuple(pq.read_schema(path).names)
 
 
 def _mark(pages: bytes, footer: bytes) -> bytes:

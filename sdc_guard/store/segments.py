@@ -14,6 +14,9 @@ from pathlib import Path
 _SEGMENT = re.compile(r"seg-(\d+)\.parquet")
 _SEAL = re.compile(r"seal-(\d+)-(\d+)\.duckdb")
 _RANK = re.compile(r"rank=(\d+)")
+_LISTINGS = 3  # of a folder whose numbers have a hole, before it is believed
+
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -21,23 +24,38 @@ class Listing:
     """What one rank's folder of one table holds: number to file, (first, last) to file."""
 
     segments: dict[int, Path]
-    seals: dict[tuple[int, int], Path]
+    seals: dict[Span, Path]
+
+    def live(self) -> dict[Span, Path]:
+        """What has to be read to see every row once: (first, last) to file, oldest first.
+
+        That is the seals that no wider seal covers and the segments that no seal covers.
+        """
+        spans = {**{(n, n): path for n, path in self.segments.items()}, **self.seals}
+        found, end = {}, -1
+        # of two that begin alike the wider comes first, and of a seal and its only segment the seal
+        for first, last in sorted(spans, key=lambda span: (span[0], -span[1])):
+            if last > end:
+                found[first, last] = spans[first, last]
+                end = last
+        return found
 
     def live_segments(self) -> list[Path]:
         """Segments that no seal covers, oldest first."""
-        return [
-            path
-            for number, path in sorted(self.segments.items())
-            if not any(first <= number <= last for first, last in self.seals)
-        ]
+        return [path for path in self.live().values() if path.suffix == ".parquet"]
 
     def live_seals(self) -> list[Path]:
         """Seals that no wider seal covers, oldest first."""
-        return [
-            path
-            for (first, last), path in sorted(self.seals.items())
-            if not any(a <= first and last <= b and (a, b) != (first, last) for a, b in self.seals)
-        ]
+        return [path for path in self.live().values() if path.suffix == ".duckdb"]
+
+    def holes(self) -> list[Span]:
+        """Numbers that were used, since later ones were, and that no file has."""
+        found, expected = [], 0
+        for first, last in self.live():
+            if first > expected:
+                found.append((expected, first - 1))
+            expected = last + 1
+        return found
 
 
 def rank_folder(run: Path, table: str, rank: int) -> Path:
@@ -47,8 +65,11 @@ def rank_folder(run: Path, table: str, rank: int) -> Path:
 
 def ranks(run: Path, table: str) -> list[int]:
     """Ranks that have a folder for `table`."""
-    matches = (_RANK.fullmatch(path.name) for path in (run / "trace" / table).glob("rank=*"))
-    return sorted({int(match[1]) for match in matches if match})
+    try:
+        names = os.listdir(run / "trace" / table)  # noqa: PTH208 - because names alone are far cheaper than paths
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted({int(match[1]) for match in map(_RANK.fullmatch, names) if match})
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -65,14 +86,20 @@ def listing(folder: Path) -> Listing:
     """List segments first and seals second.
 
     In this order a segment that is folded and deleted in between is still seen, in its seal;
-    in the other order it would be in neither list.
+    in the other order it would be in neither list. A hole in the numbers may come from a seal
+    that took the place of narrower ones meanwhile, or from a listing that was cut short: the
+    folder is listed again before a hole is believed.
     """
-    segments = _numbered(folder, _SEGMENT)
-    seals = _numbered(folder, _SEAL)
-    return Listing(
-        {key[0]: path for key, path in segments.items()},
-        {(key[0], key[1]): path for key, path in seals.items()},
-    )
+    for _ in range(_LISTINGS):
+        segments = _numbered(folder, _SEGMENT)
+        seals = _numbered(folder, _SEAL)
+        found = Listing(
+            {key[0]: path for key, path in segments.items()},
+            {(key[0], key[1]): path for key, path in seals.items()},
+        )
+        if not found.holes():
+            break
+    return found
 
 
 def next_number(folder: Path) -> int:
@@ -89,11 +116,22 @@ def next_number(folder: Path) -> int:
 def quoted(path: Path) -> str:
     """The path as a SQL string for read_parquet, with what would be a pattern escaped."""
     literal = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in str(path))
-    return "'" + literal.replace("'", "''") + "'"
+    return text(literal)
+
+
+def text(value: object) -> str:
+    """A SQL string."""
+    return "'" + str(value).replace("'", "''") + "'"
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[tuple[int, ...], Path]:
-    if not folder.is_dir():
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - because names alone are far cheaper than paths
+    except (FileNotFoundError, NotADirectoryError):
         return {}
-    found = ((pattern.fullmatch(path.name), path) for path in folder.iterdir())
-    return {tuple(int(part) for part in match.groups()): path for match, path in found if match}
+    matches = ((pattern.fullmatch(name), name) for name in names)
+    return {
+        tuple(int(part) for part in match.groups()): folder / name
+        for match, name in matches
+        if match
+    }

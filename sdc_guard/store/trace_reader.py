@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -20,6 +21,7 @@ from ..errors import UsageError
 from .lineage import LAST_STEP, lineage
 from .run_file import RunFile
 from .schema import TABLES
+from .troubles import Trouble
 from .whole import VIEWS
 
 _T = TypeVar("_T")
@@ -31,7 +33,7 @@ DUCKDB_TYPES = {
     pa.bool_(): "BOOLEAN",
     pa.string(): "VARCHAR",
 }
-_ERRORS_OF_THE_QUERY = (
+ERRORS_OF_THE_QUERY = (
     duckdb.ParserException,
     duckdb.BinderException,
     duckdb.CatalogException,
@@ -46,7 +48,6 @@ class TraceReader(ABC):
         run: the run's folder, or a path that names the run and does not exist.
         run_file: names, layers and attempts of the run.
         attempt: the attempt as of which it is read; None for the newest.
-        damaged: files that could not be read, with the reason; their rows are missing.
     """
 
     run: Path
@@ -57,7 +58,6 @@ class TraceReader(ABC):
         self.run_file = run_file
         self.attempt = attempt
         self._check_attempt()
-        self.damaged: dict[Path, str] = {}
         self._lock = threading.RLock()
         self._connection = connection
         self._connection.execute("CREATE SCHEMA every")
@@ -71,6 +71,15 @@ class TraceReader(ABC):
     def close(self) -> None:
         """Release what is attached."""
         self._connection.close()
+
+    @property
+    @abstractmethod
+    def damaged(self) -> dict[Path, str]:
+        """Files that could not be read, with the reason; their rows are missing."""
+
+    @abstractmethod
+    def losses(self) -> list[Trouble]:
+        """What of the record is missing or damaged, of the tables asked for so far."""
 
     @abstractmethod
     def refresh(self) -> None:
@@ -89,7 +98,7 @@ class TraceReader(ABC):
             result: duckdb.DuckDBPyConnection | None = cursor.execute(query, values)
             return _result(result, query).fetchall()
 
-        found: list[Any] = self._answer(fetch)
+        found: list[Any] = self._answer(query, fetch)
         return found
 
     def arrow(self, query: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
@@ -103,7 +112,19 @@ class TraceReader(ABC):
         def fetch(cursor: duckdb.DuckDBPyConnection) -> pa.Table:
             return _result(cursor.sql(query, params=values), query).to_arrow_table()
 
-        return self._answer(fetch)
+        return self._answer(query, fetch)
+
+    def pandas(self, query: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        """The result of a query as a pandas DataFrame.
+
+        Raises:
+            UsageError: as `arrow`, and where pandas is not installed.
+        """
+        if find_spec("pandas") is None:
+            raise UsageError(
+                "pandas is not installed", next_step="pip install pandas, or use RunReader.arrow"
+            )
+        return self.arrow(query, parameters).to_pandas()
 
     def attach(self, name: str, other: TraceReader) -> None:
         """Bring the tables of `other` into this reader as the schema `name`, for comparisons."""
@@ -115,42 +136,36 @@ class TraceReader(ABC):
                     f"CREATE OR REPLACE TABLE {name}.{table} AS SELECT * FROM content"
                 )
 
-    def _remedies(self) -> list[Callable[[], None]]:
-        """What to try, in this order, when a query failed that is not wrong by itself."""
-        return [self.refresh]
+    @abstractmethod
+    def _answer(self, query: str, fetch: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
+        """What `fetch` makes of a cursor of its own, with the views that `query` names."""
 
-    def _answer(self, fetch: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
-        remedies = self._remedies()
-        while True:
-            try:
-                # a cursor per call: a connection shared by threads loses results without an error
-                return fetch(self._connection.cursor())
-            except duckdb.Error as error:
-                if not remedies or isinstance(error, _ERRORS_OF_THE_QUERY):
-                    message = str(error).splitlines()[0]
-                    raise UsageError(f"the query failed: {message}") from None
-            remedies.pop(0)()
-
-    def _define(self, every: Mapping[str, Sequence[str]]) -> None:
-        """Make the tables and views anew, at once.
-
-        Args:
-            every: of each table, the SELECTs whose rows it has.
-        """
-        condition = self._condition()
-        statements: list[str] = []
-        for table, sources in every.items():
-            rows = " UNION ALL BY NAME ".join([*sources, _no_rows(table)])
-            statements += [
-                f"CREATE OR REPLACE VIEW every.{table} AS {rows}",
-                f"CREATE OR REPLACE VIEW {table} AS SELECT * FROM every.{table} WHERE {condition}",
-            ]
-        statements += [f"CREATE OR REPLACE VIEW {name} AS {sql}" for name, sql in VIEWS.items()]
+    def _describe(self) -> None:
+        """Make the tables that come from run.json anew."""
         cursor = self._connection.cursor()
         cursor.begin()
         for name, content in self._described().items():
             cursor.register("described", content)
             cursor.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM described")
+        cursor.commit()
+        cursor.close()
+
+    def _statements(self, table: str, sources: Sequence[str]) -> list[str]:
+        """What makes the views of a table whose rows these SELECTs have."""
+        rows = " UNION ALL BY NAME ".join([*sources, no_rows(table)])
+        statements = [
+            f"CREATE OR REPLACE VIEW every.{table} AS {rows}",
+            f"CREATE OR REPLACE VIEW {table} AS"
+            f" SELECT * FROM every.{table} WHERE {self._condition()}",
+        ]
+        if table == "layers":
+            statements += [f"CREATE OR REPLACE VIEW {name} AS {sql}" for name, sql in VIEWS.items()]
+        return statements
+
+    def _execute(self, statements: Iterable[str]) -> None:
+        """All of them at once."""
+        cursor = self._connection.cursor()
+        cursor.begin()
         for statement in statements:
             cursor.execute(statement)
         cursor.commit()
@@ -216,7 +231,8 @@ def _result(result: _T | None, query: str) -> _T:
     return result
 
 
-def _no_rows(table: str) -> str:
+def no_rows(table: str) -> str:
+    """A SELECT of no rows with every column of `table` and the rank."""
     columns = ", ".join(
         f"NULL::{DUCKDB_TYPES[column.type]} AS {column.name}" for column in TABLES[table]
     )

@@ -7,22 +7,25 @@ this thread: the rows are kept up to the bound and tried again, and the trouble 
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
+import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from .atomic import publish
 from .health import Health
-from .rows import Rows, batch, count_of
+from .left_behind import fold
+from .publishing import publish_rows
+from .ring import SMALLEST, Ring, ring_folder
+from .row_frames import row_frame
+from .rows import Rows, batch, count_of, is_array
 from .schema import TABLES
-from .segment_file import encode
-from .segments import next_number, rank_folder, segment_path
 
 __all__ = ["Health", "Writer"]
 
@@ -30,6 +33,7 @@ FLUSH_SECONDS = 1.0
 FLUSH_STEPS = 20
 QUEUE_LIMIT = 10_000  # batches of rows waiting for the thread; some minutes of a fast loop
 BACKLOG_LIMIT = 256 * 2**20  # bytes that wait for a disk that refuses them
+_LAST_SECOND = "keeping the last second for after a crash"
 
 
 @dataclass
@@ -46,6 +50,7 @@ class Writer:
         rank: the only rank whose folder this process writes.
         health: where rows and troubles are counted.
         on_segment: called in the writer's thread with the number of each segment of "steps".
+        ring_bytes: size of the ring that keeps what is not yet published; 0 for none.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class Writer:
         rank: int,
         health: Health,
         on_segment: Callable[[int], None] | None = None,
+        ring_bytes: int = SMALLEST,
     ) -> None:
         self._run = run
         self._rank = rank
@@ -62,16 +68,41 @@ class Writer:
         self._queue: queue.Queue[Rows | _Flush | None] = queue.Queue(QUEUE_LIMIT)
         self._backlog: dict[str, list[Rows | pa.RecordBatch]] = {}
         self._backlog_bytes = 0
+        self._name = secrets.token_hex(8)
+        self._published: dict[str, int] = {}  # rows by table
         self._steps_waiting = 0
+        self._newest: tuple[Any, Any] = None, None  # attempt and step
+        self._refused_since: float | None = None  # seconds since the epoch
         self._closed = False
+        self._ring = self._make_ring(ring_bytes)
         self._thread = threading.Thread(target=self._serve, name="sdc-guard-writer", daemon=True)
         self._thread.start()
 
-    def append(self, table: str, **columns: Any) -> None:
-        """Queue rows of `table`; never blocks, never raises.
+    @property
+    def queued(self) -> int:
+        """Batches of rows that wait for the thread."""
+        return self._queue.qsize()
+
+    def keep(self, frame: Sequence[Any]) -> bool:
+        """Put a frame into the ring, where it survives this process; False if it is not there."""
+        if self._ring is None or self._closed:
+            return False
+        try:
+            return self._ring.put(frame)
+        except (TypeError, ValueError, OverflowError):
+            return False  # what cannot be packed fits no table either: the writer will tell
+        except OSError as error:
+            self._ring.leave()
+            self._ring = None
+            self._health.trouble(_LAST_SECOND, error)
+            return False
+
+    def append(self, table: str, *, kept: bool = False, **columns: Any) -> None:
+        """Queue rows of `table`; never raises, and waits for nothing but a write to the ring.
 
         Args:
             table: a name of `schema.TABLES`.
+            kept: whether the ring holds already what these rows are made of.
             **columns: one-dimensional arrays of one length, or scalars that count for every row.
                 A missing column is null. The caller must not change an array afterwards. Rows
                 that do not fit the table are dropped and counted.
@@ -80,6 +111,8 @@ class Writer:
         if self._closed:
             self._drop(count, RuntimeError("rows dropped, the writer is closed"))
             return
+        if not kept:
+            self.keep(row_frame(table, columns, count))
         try:
             self._queue.put_nowait(Rows(table, columns, count))
         except queue.Full:
@@ -118,8 +151,20 @@ class Writer:
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             self._health.trouble("closing", TimeoutError(f"the disk is stuck for {timeout:g} s"))
+        elif self._ring is not None:
+            self._ring.leave() if self._backlog else self._ring.remove()
+
+    def _make_ring(self, size: int) -> Ring | None:
+        if not size:
+            return None
+        try:
+            return Ring(ring_folder(self._run), self._rank, size)
+        except OSError as error:
+            self._health.trouble(_LAST_SECOND, error)
+            return None
 
     def _serve(self) -> None:
+        self._fold()
         last = time.monotonic()
         while True:
             try:
@@ -141,6 +186,13 @@ class Writer:
                 self._give_up()
                 return
 
+    def _fold(self) -> None:
+        """Publish what this rank's process before this one left, if it was killed."""
+        try:
+            fold(self._run, self._rank)
+        except Exception as error:  # noqa: BLE001 - because recording must outlive any of its troubles
+            self._health.trouble("recovering rows of a killed process", error)
+
     def _take(self, rows: Rows) -> None:
         if rows.table not in TABLES:
             self._drop(rows.count, KeyError(rows.table), where="rows of an unknown table")
@@ -150,7 +202,11 @@ class Writer:
             return
         self._backlog.setdefault(rows.table, []).append(rows)
         self._backlog_bytes += rows.nbytes
-        self._steps_waiting += rows.count if rows.table == "steps" else 0
+        if rows.table == "steps":
+            self._steps_waiting += rows.count
+            newest: Any = rows.columns.get("step")
+            step = newest[-1] if is_array(newest) and len(newest) else newest
+            self._newest = rows.columns.get("attempt"), step
 
     def _drop(self, count: int, error: Exception, *, where: str = "keeping rows") -> None:
         self._health.dropped += count
@@ -167,6 +223,25 @@ class Writer:
 
     def _publish_all(self) -> None:
         self._steps_waiting = 0
+        self._publish_tables()
+        if self._backlog:
+            self._refused_since = self._refused_since or time.time()
+        elif self._refused_since is not None:
+            self._take(self._trouble_is_over(self._refused_since))
+            self._refused_since = None
+            self._publish_tables()
+
+    def _trouble_is_over(self, since: float) -> Rows:
+        attempt, step = self._newest
+        told = {
+            "seconds": round(time.time() - since, 3),
+            "error": self._health.last_error,
+            "dropped": self._health.dropped,
+        }
+        columns = {"attempt": attempt, "step": step, "kind": "recorder trouble"}
+        return Rows("events", {**columns, "detail": json.dumps(told)}, 1)
+
+    def _publish_tables(self) -> None:
         for table in sorted(self._backlog):
             try:
                 batches = self._in_arrow(table)
@@ -202,19 +277,10 @@ class Writer:
             self._health.trouble("compacting", error)
 
     def _publish(self, table: str, waiting: list[pa.RecordBatch]) -> int:
-        folder = rank_folder(self._run, table, self._rank)
-        if not self._run.is_dir():
-            raise FileNotFoundError(f"the run's folder {self._run} is gone")
-        folder.mkdir(parents=True, exist_ok=True)
-        content = encode(pa.Table.from_batches(waiting, TABLES[table]))
-        number = next_number(folder)
-
-        def write(path: Path) -> None:
-            path.write_bytes(content)
-
-        while True:
-            try:
-                publish(segment_path(folder, number), write, replace=False)
-                return number
-            except FileExistsError:  # another process, not quite dead, writes for this rank too
-                number += 1
+        before = self._published.get(table, 0)
+        rows = pa.Table.from_batches(waiting, TABLES[table])
+        number = publish_rows(
+            self._run, table, self._rank, rows, writer=self._name, rows_before=before
+        )
+        self._published[table] = before + rows.num_rows
+        return number

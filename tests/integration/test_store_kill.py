@@ -36,8 +36,11 @@ print("done", flush=True)
 SEALER = """
 import sys
 from pathlib import Path
-from sdc_guard.store import sealing
+from sdc_guard.store import sealing, sealing_plan
 sealing.GRACE_SECONDS = 0.0
+# small windows and tiers, so that seals are merged and deleted all the time
+sealing_plan.WINDOW_STEPS, sealing_plan.ROWS_WORTH_A_SEAL = 10, 1
+sealing.NEIGHBOURS = sealing_plan.NEIGHBOURS = 3
 print("ready", flush=True)
 while True:
     sealing.seal_run(Path(sys.argv[1]))

@@ -1,11 +1,23 @@
-"""The tests that the documents name are there."""
+"""What the documents show runs, and the tests that they name are there."""
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from endpoint import endpoint
+
+from sdc_guard.cli import main
+from sdc_guard.delivery.guard_state import GuardState
+from sdc_guard.delivery.metrics import metrics_of
+from sdc_guard.delivery.run_metrics import metrics_of_runs
+from sdc_guard.watch.status import RunStatus
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
@@ -18,3 +30,66 @@ def test_every_test_that_a_document_names_exists(document: Path) -> None:
     )
     missing = {name for name in named if f"def {name}(" not in TESTS}
     assert not missing
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """The code blocks of a document in one language; "" for those of a shell."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [content for name, content in found if name == language]
+
+
+def test_the_examples_of_alerts_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("no_proxy", "*")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    names: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    with endpoint() as server, socket.socket() as free:
+        monkeypatch.setenv("ALERTS_URL", server.url)
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("LOCAL_RANK", str(free.getsockname()[1] - 9464))
+        free.close()
+        for example in blocks("docs/alerts.md", "python"):
+            exec(example, names)  # its own text
+        guard, webhook = names["guard"], names["webhook"]
+        try:
+            assert names["server"].port
+            model.weight.grad = torch.full_like(model.weight, math.nan)
+            optimizer.step()
+            guard.flush()
+        finally:
+            guard.close()
+            webhook.close()
+            names["server"].close()
+        (body,) = server.bodies()
+        assert "nonfinite" in body["text"]
+        assert any(record.name == "training" for record in caplog.records)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/alerts.md"])
+def test_the_commands_in_a_document_are_understood(document: str) -> None:
+    lines = [
+        shlex.split(line, comments=True)
+        for block in blocks(document, "")
+        for line in block.splitlines()
+        if line.startswith("sdc-guard ")
+    ]
+    assert lines
+    for _, name, *arguments in lines:
+        main.commands[name].make_context(name, arguments)  # raises where it is not
+
+
+def test_the_metrics_in_a_document_are_those_that_are_served() -> None:
+    text = (ROOT / "docs/alerts.md").read_text(encoding="utf-8")
+    state = GuardState("r", 0, 1, 1, 1, 1, 1, 1, {("norm", "suspect"): 1})
+    status = RunStatus("r", "ended", 1.0, 1, 1.0, 1.0, (("norm", "suspect", 1),))
+    served = {
+        sample.name
+        for family in (*metrics_of(state), *metrics_of_runs([status]))
+        for sample in family.samples
+    }
+    assert set(re.findall(r"sdc_guard_\w+", text)) == served

@@ -17,7 +17,8 @@ from sdc_guard.evidence import HostCopy
 from sdc_guard.signals import measures as measures_module
 from sdc_guard.signals.gradients import GradientCapture
 from sdc_guard.signals.layers import model_layers
-from sdc_guard.signals.measures import MEASURES, measures, sums_into, sums_of
+from sdc_guard.signals.measures import sums_into, sums_of
+from sdc_guard.signals.sums import MEASURES, measures
 
 
 def attach(model: nn.Module) -> tuple[GradientCapture, list[tuple[str, BaseException]]]:

@@ -1,0 +1,47 @@
+"""Publishing rows as the next segment of a rank's table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from .atomic import publish
+from .segment_file import encode
+from .segments import next_number, rank_folder, segment_path
+
+
+def publish_rows(
+    run: Path, table: str, rank: int, rows: pa.Table, *, writer: str, rows_before: int
+) -> int:
+    """Publish rows of `table`; they survive a power cut from then on.
+
+    Args:
+        run: the run's folder.
+        table: of the trace.
+        rank: whose rows they are.
+        rows: with the columns of the table.
+        writer, rows_before: see `segment_file.encode`.
+
+    Returns:
+        the segment's number.
+
+    Raises:
+        OSError: as the file system gave it (disk full, read-only, the run's folder is gone).
+    """
+    folder = rank_folder(run, table, rank)
+    if not run.is_dir():
+        raise FileNotFoundError(f"the run's folder {run} is gone")
+    folder.mkdir(parents=True, exist_ok=True)
+    content = encode(rows, writer=writer, rows_before=rows_before)
+    number = next_number(folder)
+
+    def write(path: Path) -> None:
+        path.write_bytes(content)
+
+    while True:
+        try:
+            publish(segment_path(folder, number), write, replace=False)
+            return number
+        except FileExistsError:  # another process, not quite dead, writes for this rank too
+            number += 1

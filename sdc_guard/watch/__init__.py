@@ -1,0 +1,1 @@
+"""Following runs from their folders."""
