@@ -11,7 +11,6 @@ from .connection import NAME, text
 from .loading import Loaded
 from .pending import Stream
 from .spans import Spans
-from .tables import columns
 
 Record = tuple[str, int, int, int, int | None, int]  # table, rank, first, last, crc, rows
 
@@ -79,7 +78,7 @@ def _insert_seal(
     piece, source = item.piece, item.source
     total = _count(connection, source)
     if there:
-        names = ", ".join(_columns_of(connection, source) & set(columns(piece.table)))
+        names = ", ".join(_columns_of(connection, source))
         source = (
             f"(SELECT {names} FROM {source} EXCEPT ALL SELECT {names} FROM {NAME}.{piece.table}"
             f" WHERE run = {text(run)} AND rank = {piece.rank}"
@@ -98,6 +97,6 @@ def _count(connection: duckdb.DuckDBPyConnection, source: str) -> int:
     return int(connection.execute(f"SELECT count(*) FROM {source}").fetchall()[0][0])
 
 
-def _columns_of(connection: duckdb.DuckDBPyConnection, source: str) -> set[str]:
+def _columns_of(connection: duckdb.DuckDBPyConnection, source: str) -> list[str]:
     found = connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
-    return {row[0] for row in found}
+    return [row[0] for row in found]
