@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
+# first on PYTHONPATH it makes DuckDB one that DuckLake's extension exists for
+LAKE := $(VENV)/lake/.ready
 # test processes at once; more than the machine has cores makes them slower
 WORKERS ?= auto
 
@@ -16,7 +18,7 @@ dashboard: $(READY)
 	@test -f runs/demo/run.json || $(BIN)/sdc-guard demo
 	$(BIN)/sdc-guard dashboard runs/demo $(ARGS)
 
-test: $(DEV)
+test: $(DEV) $(LAKE)
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist worksteal $(ARGS)
 
 check: $(DEV)
@@ -35,6 +37,11 @@ $(READY): pyproject.toml constraints.txt
 
 $(DEV): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[app,dev]"
+	touch $@
+
+$(LAKE): $(READY) constraints-lake.txt
+	rm -rf $(VENV)/lake
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/lake -r constraints-lake.txt
 	touch $@
 
 clean:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from forensics.watched import Watch
-from sdc_guard.store.reader import RunReader
+from sdc_guard.store.trace_reader import TraceReader
 
 from .records import STATUSES, Alert, Checkpoint, Coverage, Incident, Newest
 
@@ -70,7 +70,7 @@ _ENDED = """
 """
 
 
-def newest_step(reader: RunReader) -> Newest | None:
+def newest_step(reader: TraceReader) -> Newest | None:
     """The newest step, or None before the first."""
     row = reader.rows(
         "SELECT max(step), arg_max(time, step), arg_max(step_seconds, step) FROM steps"
@@ -78,7 +78,7 @@ def newest_step(reader: RunReader) -> Newest | None:
     return None if row[0] is None else Newest(*row, ended=reader.rows(_ENDED)[0][0])
 
 
-def coverage(reader: RunReader) -> Coverage:
+def coverage(reader: TraceReader) -> Coverage:
     """What was checked."""
     steps = reader.rows(
         "SELECT count(DISTINCT step), min(step), max(step), arg_max(time, step),"
@@ -110,7 +110,7 @@ def coverage(reader: RunReader) -> Coverage:
     )
 
 
-def _watched(reader: RunReader, newest: int | None) -> float | None:
+def _watched(reader: TraceReader, newest: int | None) -> float | None:
     budgets = [attempt.digest_budget for attempt in reader.run_file.attempts]
     if newest is None or not any(budget is not None for budget in budgets):
         return None
@@ -128,7 +128,7 @@ def _plain_detail(text: str | None) -> str:
     )
 
 
-def incidents(reader: RunReader) -> list[Incident]:
+def incidents(reader: TraceReader) -> list[Incident]:
     """All incidents, by the step that opened them."""
     return [
         Incident(attempt, rank, opened, closed, verdict or "undetermined", _object(text), alerts)
@@ -136,7 +136,7 @@ def incidents(reader: RunReader) -> list[Incident]:
     ]
 
 
-def alerts_of(reader: RunReader, incident: Incident, limit: int) -> list[Alert]:
+def alerts_of(reader: TraceReader, incident: Incident, limit: int) -> list[Alert]:
     """The first `limit` alerts of an incident, by step."""
     parameters = {
         "attempt": incident.attempt,
@@ -148,7 +148,7 @@ def alerts_of(reader: RunReader, incident: Incident, limit: int) -> list[Alert]:
     return [Alert(*row[:7], _object(row[7])) for row in reader.rows(_ALERTS, parameters)]
 
 
-def checkpoints(reader: RunReader) -> list[Checkpoint]:
+def checkpoints(reader: TraceReader) -> list[Checkpoint]:
     """All checkpoints, by step."""
     return [
         Checkpoint(
@@ -158,7 +158,7 @@ def checkpoints(reader: RunReader) -> list[Checkpoint]:
     ]
 
 
-def step_facts(reader: RunReader, step: int) -> pd.DataFrame:
+def step_facts(reader: TraceReader, step: int) -> pd.DataFrame:
     """What was recorded at one step: a row per rank."""
     query = """
         SELECT s.rank, s.attempt, s.loss, s.grad_norm, s.lr, s.step_seconds, s.tokens,
@@ -169,7 +169,7 @@ def step_facts(reader: RunReader, step: int) -> pd.DataFrame:
     return reader.arrow(query, {"step": step}).to_pandas()
 
 
-def layer_names(reader: RunReader) -> list[str]:
+def layer_names(reader: TraceReader) -> list[str]:
     """The layers' names in the order of their numbers."""
     return [layer.name for layer in reader.run_file.layers]
 

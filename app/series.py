@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from sdc_guard.store.reader import RunReader
+from sdc_guard.store.trace_reader import TraceReader
 
 MAX_POINTS = 5_000
 MAX_MARKS = 500
@@ -86,14 +86,14 @@ class Series:
         return self.points.empty
 
 
-def span(reader: RunReader) -> tuple[int, int] | None:
+def span(reader: TraceReader) -> tuple[int, int] | None:
     """First and last step that anything is known of, or None."""
     first, last = reader.rows(_SPAN)[0]
     return None if first is None else (first, last)
 
 
 def series(
-    reader: RunReader,
+    reader: TraceReader,
     name: str,
     first: int,
     last: int,
@@ -139,14 +139,14 @@ def _points(
     return sorted({(at_low, low), (at_high, high)})
 
 
-def alert_marks(reader: RunReader, first: int, last: int) -> pd.DataFrame:
+def alert_marks(reader: TraceReader, first: int, last: int) -> pd.DataFrame:
     """Alerts to mark: step, severity, count, detectors, layers, layer; few enough to draw."""
     width = (last - first) // MAX_MARKS + 1
     asked = {"first": first, "last": last, "width": width}
     return reader.arrow(_ALERT_MARKS, asked).to_pandas()
 
 
-def event_marks(reader: RunReader, first: int, last: int) -> pd.DataFrame:
+def event_marks(reader: TraceReader, first: int, last: int) -> pd.DataFrame:
     """Events to mark: step, kind; few enough to draw."""
     query = """
         SELECT min(step) AS step, kind FROM events WHERE step BETWEEN $first AND $last

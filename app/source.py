@@ -11,14 +11,16 @@ from pathlib import Path
 import duckdb
 import streamlit as st
 
-from sdc_guard.errors import RunFormatError, UsageError
-from sdc_guard.store.reader import RunReader
+from sdc_guard.errors import RunFormatError, SdcGuardError, UsageError
+from sdc_guard.lake.location import is_lake, parse
+from sdc_guard.store.opening import open_run
+from sdc_guard.store.trace_reader import TraceReader
 
 _UNKNOWN = 0  # version of a run that is not there
 
 
-def run_argument(arguments: Sequence[str]) -> Path:
-    """The run's folder from the script's arguments, absolute.
+def run_argument(arguments: Sequence[str]) -> str | Path:
+    """The run's folder from the script's arguments, absolute, or its location in a lake.
 
     Raises:
         UsageError: not exactly one argument.
@@ -29,33 +31,41 @@ def run_argument(arguments: Sequence[str]) -> Path:
             where=" ".join(arguments) or "none given",
             next_step="streamlit run app/main.py -- RUN",
         )
+    if is_lake(arguments[0]):
+        return arguments[0]
     return Path(arguments[0]).expanduser().absolute()
 
 
 class Source:
-    """One run's reader, refreshed when the run's files have changed.
+    """One run's reader, refreshed when the run's files, or the lake's snapshot, have changed.
 
-    It is shared by all browser sessions. `RunReader` uses a cursor per query; only looking for
+    It is shared by all browser sessions. A reader uses a cursor per query; only looking for
     news and starting anew are kept to one thread here. A reader that is replaced is not closed:
     another session may be in the middle of a query, and the last one to let go of it closes it.
 
     Args:
-        run: the run's folder; it need not exist yet.
+        run: the run's folder, or its location in a lake; it need not exist yet.
+
+    Attributes:
+        run: the folder; of a run in a lake, a path that names it and does not exist.
     """
 
-    def __init__(self, run: Path) -> None:
-        self.run = run
-        self._lock = threading.Lock()
-        self._reader: RunReader | None = None
+    def __init__(self, run: str | Path) -> None:
+        self._location = run
+        self.run = Path(str(parse(str(run))[0])) if is_lake(run) else Path(run)
+        self._lock = threading.RLock()
+        self._reader: TraceReader | None = None
         self._started: float | None = None
         self._version = _UNKNOWN
 
     def version(self) -> int:
         """A number that changes whenever anything of the run is published or removed."""
+        if is_lake(self._location):
+            return self._snapshot()
         entries = list(_published(self.run))
         return hash(tuple(sorted(entries))) if entries else _UNKNOWN
 
-    def reader(self) -> RunReader:
+    def reader(self) -> TraceReader:
         """A reader that sees everything published by now.
 
         Raises:
@@ -80,22 +90,33 @@ class Source:
             self._reader, self._version = reader, version
             return reader
 
-    def _current(self, version: int) -> RunReader:
+    def _snapshot(self) -> int:
+        with self._lock:
+            try:
+                if self._reader is None:
+                    self._reader = open_run(self._location)
+                    self._started = _started(self._reader)
+                return self._reader.newest_snapshot()
+            except SdcGuardError:
+                self._reader = None  # it may have lost the catalog for good
+                return _UNKNOWN
+
+    def _current(self, version: int) -> TraceReader:
         reader = self._reader
         if reader is not None and version != self._version:
             reader.refresh()
             if _started(reader) != self._started:
                 reader = None  # another run took the folder: its files have the same names
         if reader is None:
-            reader = RunReader(self.run)
+            reader = open_run(self._location)
             self._started = _started(reader)
         return reader
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
 def source_of(run: str) -> Source:
-    """The one `Source` of this server for a run's folder."""
-    return Source(Path(run))
+    """The one `Source` of this server for a run's location."""
+    return Source(run)
 
 
 def current_source() -> Source:
@@ -107,7 +128,7 @@ def current_source() -> Source:
     return source_of(str(run_argument(sys.argv[1:])))
 
 
-def _started(reader: RunReader) -> float | None:
+def _started(reader: TraceReader) -> float | None:
     attempts = reader.run_file.attempts
     return attempts[0].started if attempts else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sdc_guard.store.reader import RunReader
+from sdc_guard.store.trace_reader import TraceReader
 
 # A tensor as a step found it, and as the step before had left it
 _LINKS = """
@@ -39,12 +39,12 @@ class Break:
     within: bool
 
 
-def refreshes(reader: RunReader) -> set[int]:
+def refreshes(reader: TraceReader) -> set[int]:
     """Steps before which the script wrote to the state on purpose."""
     return {row[0] for row in reader.rows("SELECT step FROM events WHERE kind = 'refresh'")}
 
 
-def all_breaks(reader: RunReader) -> list[Break]:
+def all_breaks(reader: TraceReader) -> list[Break]:
     """Where the chain of a run is broken, by step."""
     names = reader.run_file.layer_names()
     columns = "found.step, found.kind, found.layer, found.attempt = gone.attempt"
@@ -56,12 +56,12 @@ def all_breaks(reader: RunReader) -> list[Break]:
     ]
 
 
-def breaks(reader: RunReader) -> list[tuple[int, str, str]]:
+def breaks(reader: TraceReader) -> list[tuple[int, str, str]]:
     """(step, kind, layer) of state that changed between two steps of one attempt."""
     return [(found.step, found.kind, found.layer) for found in all_breaks(reader) if found.within]
 
 
-def carried(reader: RunReader, step: int) -> dict[tuple[int, str, str], bool]:
+def carried(reader: TraceReader, step: int) -> dict[tuple[int, str, str], bool]:
     """Of each (rank, kind, layer) digested on both sides: did `step` find what was left?
 
     What the script wrote there on purpose counts as left.

@@ -20,9 +20,10 @@ from sdc_guard.errors import (
     ArchiveIncomplete,
     UsageError,
 )
+from sdc_guard.lake.location import is_lake, without_password
 
 if TYPE_CHECKING:
-    from sdc_guard.store.reader import RunReader
+    from sdc_guard.store.trace_reader import TraceReader
 
     from .checkpoint import Checkpoint
     from .interval import Interval
@@ -31,7 +32,18 @@ if TYPE_CHECKING:
     from .replay import ResumeCommand
     from .result import Result
 
-run_argument = click.argument("run", type=click.Path(path_type=Path))
+
+def _folder(_: click.Context, __: click.Parameter, value: Path) -> Path:
+    if is_lake(value):
+        raise UsageError(
+            "checkpoints, and what is replayed from them, lie in a run's folder",
+            where=without_password(str(value)),
+            next_step="give the folder; of a run in a lake there is sdc-bisect report",
+        )
+    return value
+
+
+run_argument = click.argument("run", type=click.Path(path_type=Path), callback=_folder)
 command_argument = click.argument("command", nargs=-1, type=click.UNPROCESSED)
 attempt_option = click.option(
     "--attempt", type=int, help="Look at the run as it was during this attempt (newest)."
@@ -202,18 +214,22 @@ def verify_command(
 
 
 @main.command("report")
-@run_argument
+@click.argument("run")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file, too.")
 @json_option
-def report_command(run: Path, output: Path | None, as_json: bool) -> None:
-    """Report what was recorded of RUN and found in it, as Markdown or JSON."""
+def report_command(run: str, output: Path | None, as_json: bool) -> None:
+    """Report what was recorded of RUN and found in it, as Markdown or JSON.
+
+    RUN is a folder, or ducklake:CATALOG?run=NAME for a run that was uploaded: its checkpoints
+    and sessions are not there.
+    """
     from .index import index
     from .journal import Session
     from .report import markdown
 
     with _reader(run, None) as reader:
-        found = index(run)
-        results = [result for session in Session.all(run) if (result := session.result())]
+        found = [] if is_lake(run) else index(Path(run))
+        results = [r for session in Session.all(reader.run) if (r := session.result())]
         if as_json:
             rows = [checkpoint.as_dict() for checkpoint in found]
             name = reader.run_file.name
@@ -230,16 +246,16 @@ def report_command(run: Path, output: Path | None, as_json: bool) -> None:
             ) from None
 
 
-def _reader(run: Path, attempt: int | None) -> RunReader:
-    from sdc_guard.store.reader import RunReader
+def _reader(run: str | Path, attempt: int | None) -> TraceReader:
+    from sdc_guard.store.opening import open_run
 
-    reader = RunReader(run, attempt=attempt)
+    reader = open_run(run, attempt)
     for path, reason in reader.damaged.items():
         click.echo(f"sdc-bisect: damaged, its rows are missing: {path} ({reason})", err=True)
     return reader
 
 
-def _of_lineage(reader: RunReader, attempt: int | None) -> list[Checkpoint]:
+def _of_lineage(reader: TraceReader, attempt: int | None) -> list[Checkpoint]:
     from sdc_guard.store.reader import lineage
 
     from .index import in_lineage, index
@@ -252,7 +268,7 @@ def _of_lineage(reader: RunReader, attempt: int | None) -> list[Checkpoint]:
     return kept
 
 
-def _recorded_oracle(name: str, reader: RunReader) -> Oracle:
+def _recorded_oracle(name: str, reader: TraceReader) -> Oracle:
     from .oracles.shadow import ShadowOracle
     from .oracles.trace import TraceOracle
 
@@ -265,7 +281,7 @@ def _search(candidates: Sequence[Checkpoint], oracle: Oracle, session: Session |
     return find_bracket(candidates, oracle, session, _progress)
 
 
-def _with_later_break(reader: RunReader, result: Result) -> Result:
+def _with_later_break(reader: TraceReader, result: Result) -> Result:
     """Say so if the trace proves a change after the newest clean checkpoint."""
     from .chain import breaks
 
@@ -287,7 +303,7 @@ def _on_condition(result: Result, start: int, watched: float) -> Result:
 
 
 def _bracket(
-    reader: RunReader, candidates: Sequence[Checkpoint], attempt: int | None
+    reader: TraceReader, candidates: Sequence[Checkpoint], attempt: int | None
 ) -> tuple[Result, Interval | None]:
     """The bracket to replay: the one found last, else the one that the trace shows."""
     from .chain import breaks
@@ -315,7 +331,7 @@ def _bracket(
     return result, None
 
 
-def _resume(reader: RunReader, command: tuple[str, ...], recorded: bool) -> ResumeCommand:
+def _resume(reader: TraceReader, command: tuple[str, ...], recorded: bool) -> ResumeCommand:
     from .replay import ResumeCommand
 
     known = reader.run_file.resume

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sdc_guard.store.reader import RunReader
+from sdc_guard.store.trace_reader import TraceReader
 
 from . import compare_sql as sql
 
@@ -90,7 +90,7 @@ class Comparison:
         return max(*after, *before, self.first - 1, self.first - 1)
 
 
-def compare(original: RunReader, replayed: RunReader, first: int, last: int) -> Comparison:
+def compare(original: TraceReader, replayed: TraceReader, first: int, last: int) -> Comparison:
     """Compare the steps `first` to `last` of two runs.
 
     Args:
@@ -125,7 +125,7 @@ def _whole(counts: list[Any], phase: str) -> set[int]:
     return {step for step, at, compared, possible in counts if (at, compared) == (phase, possible)}
 
 
-def _first_difference(reader: RunReader, span: dict[str, int]) -> StepDifference | None:
+def _first_difference(reader: TraceReader, span: dict[str, int]) -> StepDifference | None:
     steps = {step: differ for step, *differ in reader.rows(sql.STEP_ROWS, span)}
     gradients = reader.rows(sql.GRADIENTS, span)
     digests = reader.rows(sql.DIGESTS, span)

@@ -11,7 +11,7 @@ import torch
 from sdc_guard.digest import Digest, SingleChange, find_change
 from sdc_guard.digest.reference import words
 from sdc_guard.signals.capture import captured_path
-from sdc_guard.store.reader import RunReader
+from sdc_guard.store.trace_reader import TraceReader
 
 from .compare import TensorDifference
 
@@ -46,8 +46,8 @@ class LocatedTensor:
 
 
 def locate(
-    original: RunReader,
-    replayed: RunReader,
+    original: TraceReader,
+    replayed: TraceReader,
     step: int,
     phase: str,
     difference: TensorDifference,
@@ -77,7 +77,7 @@ def locate(
     return LocatedTensor(difference.kind, difference.name, change, dtype)
 
 
-def _digest(reader: RunReader, key: dict[str, Any]) -> Digest | None:
+def _digest(reader: TraceReader, key: dict[str, Any]) -> Digest | None:
     rows = reader.rows(_DIGEST, key)
     return Digest(*(value % 2**64 for value in rows[0])) if rows else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from sdc_guard.digest import SingleChange
-from sdc_guard.store.reader import RunReader
+from sdc_guard.store.trace_reader import TraceReader
 
 from .chain import all_breaks
 from .locate import LocatedTensor
@@ -18,7 +18,7 @@ _ALERTS = """
 """
 
 
-def from_trace(reader: RunReader) -> Result | None:
+def from_trace(reader: TraceReader) -> Result | None:
     """The first step whose state is not what the step before left behind, or None.
 
     Element and bits are those that the guard solved when it raised the alert. Without a replay

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from sdc_guard.store.reader import RunReader
+from sdc_guard.store.trace_reader import TraceReader
 
 from .checkpoint import Checkpoint
 from .watched import Watch, percent
@@ -15,7 +15,7 @@ from .watched import Watch, percent
 _BLIND = ("capture", "not carried", "layers changed")
 
 
-def markdown(reader: RunReader, found: list[Checkpoint], results: list[dict[str, Any]]) -> str:
+def markdown(reader: TraceReader, found: list[Checkpoint], results: list[dict[str, Any]]) -> str:
     """A report of what was recorded, searched and found.
 
     Args:
@@ -51,7 +51,7 @@ def markdown(reader: RunReader, found: list[Checkpoint], results: list[dict[str,
     return "\n\n".join(parts) + "\n"
 
 
-def _recorded(reader: RunReader) -> str:
+def _recorded(reader: TraceReader) -> str:
     steps, first, last, skipped = reader.rows(
         "SELECT count(DISTINCT step), min(step), max(step),"
         " count(DISTINCT step) FILTER (skipped) FROM steps"

@@ -9,7 +9,7 @@ from math import floor
 from typing import Any
 
 from sdc_guard.store.lineage import lineage
-from sdc_guard.store.reader import RunReader
+from sdc_guard.store.trace_reader import TraceReader
 
 from .chain import LINKS, refreshes
 
@@ -66,7 +66,7 @@ class Watch:
         reader: of the run.
     """
 
-    def __init__(self, reader: RunReader) -> None:
+    def __init__(self, reader: TraceReader) -> None:
         spans = lineage(reader.run_file.attempts, reader.attempt)
         self._first = spans[0][1] if spans else 0
         self._steps = _steps(reader)
@@ -108,7 +108,7 @@ def percent(share: float) -> str:
     return f"{floor(share * 1000) / 10:g} %"
 
 
-def _steps(reader: RunReader) -> dict[int, _Step]:
+def _steps(reader: TraceReader) -> dict[int, _Step]:
     partial = {x.attempt for x in reader.run_file.attempts if x.digest_budget is not None}
     compared = _compared(reader, partial)
     digests = {step: row for step, *row in reader.rows(_DIGESTS)}
@@ -133,7 +133,7 @@ def _steps(reader: RunReader) -> dict[int, _Step]:
     return steps
 
 
-def _compared(reader: RunReader, attempts: set[int]) -> dict[int, int]:
+def _compared(reader: TraceReader, attempts: set[int]) -> dict[int, int]:
     """Step to the number of tensors compared with what one of `attempts` had left, or found."""
     if not attempts:
         return {}

@@ -73,6 +73,8 @@ def _while_somebody_reads() -> Iterator[None]:
 
 
 run_argument = click.argument("run", type=click.Path(path_type=Path))
+# a folder, or a run in a lake: no Path, which would take a slash from a URL
+location_argument = click.argument("run")
 
 
 @click.group(
@@ -115,10 +117,13 @@ def demo(seed: int, fault: str, run: Path) -> None:
 
 
 @main.command()
-@run_argument
+@location_argument
 @click.option("--port", type=int, default=8501, show_default=True)
-def dashboard(run: Path, port: int) -> None:
-    """Open the investigation of RUN in a browser, on this machine only."""
+def dashboard(run: str, port: int) -> None:
+    """Open the investigation of RUN in a browser, on this machine only.
+
+    RUN is a folder, or ducklake:CATALOG?run=NAME for a run that was uploaded.
+    """
     from importlib.util import find_spec
 
     spec = find_spec("app")
@@ -134,16 +139,18 @@ def dashboard(run: Path, port: int) -> None:
     click.echo(f"http://127.0.0.1:{port}  (Ctrl-C ends it)")
     sys.stdout.flush()
     # in place of this process, so that whoever ends it ends the server
-    os.execv(sys.executable, [*command, "--", str(run)])
+    os.execv(sys.executable, [*command, "--", run])
 
 
 @main.command()
-@run_argument
+@location_argument
 @click.argument("query")
 @click.option("--attempt", type=int, help="The run as it was during this attempt (newest).")
 @json_option
-def sql(run: Path, query: str, attempt: int | None, as_json: bool) -> None:
+def sql(run: str, query: str, attempt: int | None, as_json: bool) -> None:
     """Run a SELECT over the tables of RUN; CSV on stdout.
+
+    RUN is a folder, or ducklake:CATALOG?run=NAME for a run that was uploaded.
 
     Tables: steps, layers, digests, shadow, alerts, incidents, checkpoints, events, layer_names,
     attempts. Where a resume repeated steps they hold the newest attempt; `every.steps` and so on
@@ -152,9 +159,9 @@ def sql(run: Path, query: str, attempt: int | None, as_json: bool) -> None:
     In CSV NULL is an empty field and NaN is nan. With --json `rows` holds an array a row, NULL is
     null, and what JSON has no number for is the string "NaN", "Infinity" or "-Infinity".
     """
-    from .store.reader import RunReader
+    from .store.opening import open_run
 
-    with RunReader(run, attempt=attempt) as reader:
+    with open_run(run, attempt) as reader:
         result = reader.arrow(query)
         losses = [loss.text for loss in reader.losses()]
     with _while_somebody_reads():
@@ -283,6 +290,52 @@ def compact(run: Path) -> None:
     rows = fold(run)
     written = seal_run(run)
     click.echo(f"{len(written)} seals written" + (f", {rows:,} rows recovered" if rows else ""))
+
+
+@main.command()
+@run_argument
+@click.option(
+    "--catalog", required=True, help='As DuckLake takes it: postgres:"dbname=sdc host=db".'
+)
+@click.option("--data", help="Folder or s3:// URL of the lake's data; a new lake needs it.")
+@click.option("--ranks", help="Whose rows, 0-7,16 say; all that have a folder by default.")
+@click.option(
+    "--watch/--once", "watching", default=False, show_default=True,
+    help="Go on until ended, also while the catalog fails.",
+)  # fmt: skip
+@click.option(
+    "--every", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
+    help="Seconds between two uploads under --watch.",
+)  # fmt: skip
+def upload(
+    run: Path, catalog: str, data: str | None, ranks: str | None, watching: bool, every: float
+) -> None:
+    """Commit the trace of RUN to a DuckLake, each segment once and only once.
+
+    It may be killed and started again at any moment, and run on several machines at once. It
+    needs DuckDB with its extensions: pip install "sdc-guard-torch[lake]" into an environment of
+    its own. Exit code 6: the catalog or the data could not be reached; what was committed stays.
+
+    \b
+    Examples:
+      sdc-guard upload runs/pretrain --catalog postgres:"dbname=sdc host=db" --data s3://sdc/lake
+      sdc-guard upload runs/pretrain --catalog postgres:"dbname=sdc host=db" --ranks 0-7 --watch
+    """
+    from .lake.location import Lake
+    from .lake.ranks import rank_numbers
+    from .lake.telling import Telling
+    from .lake.uploader import Uploader
+    from .lake.watch import watch
+
+    uploader = Uploader(run, Lake.of(catalog, data), rank_numbers(ranks))
+    telling = Telling(click.echo, lambda line: click.echo(f"sdc-guard: {line}", err=True))
+    if not watching:
+        telling.done(uploader.upload(), always=True)
+        return
+    try:
+        watch(uploader, every, telling.done, telling.trouble)
+    except KeyboardInterrupt:
+        return  # between two transactions or within one: nothing is lost by it
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ EXIT_USAGE = 2
 EXIT_RANGE_ONLY = 3
 EXIT_NOT_REPRODUCIBLE = 4
 EXIT_ARCHIVE_INCOMPLETE = 5
+EXIT_LAKE_UNAVAILABLE = 6
 
 
 class SdcGuardError(Exception):
@@ -90,3 +91,9 @@ class TrainingHalted(SdcGuardError):
     """Raised out of `optimizer.step()` by the policy `halt`, before the step is applied."""
 
     exit_code = 1
+
+
+class LakeUnavailable(SdcGuardError):
+    """A lake whose catalog or data cannot be reached or written at this moment: try again."""
+
+    exit_code = EXIT_LAKE_UNAVAILABLE

@@ -7,7 +7,7 @@ from app.source import current_source
 from app.verdict import SYMBOLS, Verdict, judge
 from app.wording import bits_text, bracket_text, count, number_text, plain, span_text, utc_text
 from forensics.watched import percent
-from sdc_guard.store.reader import RunReader
+from sdc_guard.store.trace_reader import TraceReader
 
 _ALERTS_SHOWN = 50
 _INCIDENTS_SHOWN = 100
@@ -66,7 +66,7 @@ def selected(found: list[records.Incident]) -> records.Incident | None:
     return by_key.get(key)
 
 
-def incident_detail(reader: RunReader, incident: records.Incident) -> None:
+def incident_detail(reader: TraceReader, incident: records.Incident) -> None:
     st.subheader(f"Alerts of the incident opened at step {incident.opened}")
     alerts = queries.alerts_of(reader, incident, _ALERTS_SHOWN)
     if not alerts:

@@ -7,14 +7,14 @@ from app import charts, queries, records, sessions
 from app import series as curves
 from app.source import current_source
 from app.wording import bracket_text, count, number_text, plain, size_text, span_text
-from sdc_guard.store.reader import RunReader
+from sdc_guard.store.trace_reader import TraceReader
 
 _WINDOWS = {"whole run": None, "± 500 steps": 500, "± 50 steps": 50}
 _CHECKPOINTS_SHOWN = 200
 _SYMBOLS = {"clean": "●", "suspect": "▲", "corrupt": "✖", "untested": "■"}
 
 
-def controls(reader: RunReader) -> tuple[int | None, str | None, int | None]:
+def controls(reader: TraceReader) -> tuple[int | None, str | None, int | None]:
     """The selected step, the layer, and how many steps around it are shown."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         step = st.number_input(
@@ -36,7 +36,7 @@ def controls(reader: RunReader) -> tuple[int | None, str | None, int | None]:
     return None if step is None else int(step), layer, window
 
 
-def bracket(reader: RunReader, kept: list[records.Checkpoint]):
+def bracket(reader: TraceReader, kept: list[records.Checkpoint]):
     """The band to draw and the sentence that says where it comes from."""
     results = sessions.session_results(reader.run, len(reader.run_file.attempts))
     result = sessions.newest_bracket(results)
@@ -49,7 +49,7 @@ def bracket(reader: RunReader, kept: list[records.Checkpoint]):
     return band, f"Band {bracket_text(*band)}: last clean to first suspect or corrupt checkpoint."
 
 
-def panels(reader: RunReader, first: int, last: int, layer: str | None):
+def panels(reader: TraceReader, first: int, last: int, layer: str | None):
     """The panels to draw, and what is to be said about their curves."""
     loss = curves.series(reader, "loss", first, last)
     shadow = curves.series(reader, "shadow", first, last)
@@ -81,7 +81,7 @@ def notes(lines: dict[str, curves.Series]) -> list[str]:
     return said
 
 
-def step_table(reader: RunReader, step: int, known: tuple[int, int]) -> None:
+def step_table(reader: TraceReader, step: int, known: tuple[int, int]) -> None:
     facts = queries.step_facts(reader, step)
     if facts.empty:
         st.info(f"Step {step:,} is not recorded; recorded is {span_text(*known)}.")

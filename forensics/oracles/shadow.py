@@ -8,7 +8,7 @@ from statistics import median
 from typing import Final
 
 from sdc_guard.errors import ArchiveIncomplete
-from sdc_guard.store.reader import RunReader
+from sdc_guard.store.trace_reader import TraceReader
 
 from ..checkpoint import Checkpoint
 from .judgement import Judgement
@@ -34,7 +34,7 @@ class ShadowOracle:
     name = "shadow"
     proves = False
 
-    def __init__(self, reader: RunReader) -> None:
+    def __init__(self, reader: TraceReader) -> None:
         rows = reader.rows("SELECT step, loss FROM shadow WHERE rank = 0 ORDER BY step")
         if not rows:
             raise ArchiveIncomplete(

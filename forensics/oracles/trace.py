@@ -8,7 +8,7 @@ from dataclasses import replace
 from sdc_guard.archive.compare import check_bytes
 from sdc_guard.archive.manifest import Manifest
 from sdc_guard.errors import CheckpointUnreadable
-from sdc_guard.store.reader import RunReader
+from sdc_guard.store.trace_reader import TraceReader
 
 from ..chain import all_breaks
 from ..checkpoint import Checkpoint
@@ -35,7 +35,7 @@ class TraceOracle:
     name = "trace"
     proves = True
 
-    def __init__(self, reader: RunReader) -> None:
+    def __init__(self, reader: TraceReader) -> None:
         self._reader = reader
         found = all_breaks(reader)
         self._breaks = [item for item in found if item.within]

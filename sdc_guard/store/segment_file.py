@@ -84,6 +84,11 @@ class Segment:
             return None, None
         return writer.decode(), int(before)
 
+    def crc(self) -> int:
+        """The checksum that it carries, unsigned 32-bit; of a sound one."""
+        start = _footer(self.content)
+        return int.from_bytes(self.content[start - 4 : start], "little")
+
     def read(self, columns: list[str]) -> pa.Table:
         """Some of its columns, in the order in which the rows were recorded."""
         file = pq.ParquetFile(pa.BufferReader(self.content))

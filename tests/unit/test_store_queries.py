@@ -201,6 +201,6 @@ def test_pandas_if_it_is_there(run: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with RunReader(run) as reader:
         frame = reader.pandas("SELECT step FROM layers WHERE layer = $n", {"n": 0})
         assert frame["step"].sum() == STEPS * (STEPS - 1) // 2
-        monkeypatch.setattr("sdc_guard.store.reader.find_spec", lambda _: None)
+        monkeypatch.setattr("sdc_guard.store.trace_reader.find_spec", lambda _: None)
         with pytest.raises(UsageError, match="pandas is not installed"):
             reader.pandas("SELECT 1")

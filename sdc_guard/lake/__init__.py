@@ -1,0 +1,1 @@
+"""Many machines: a run's trace committed to DuckLake, and read from there."""
