@@ -14,6 +14,7 @@ import streamlit as st
 from sdc_guard.errors import RunFormatError, SdcGuardError, UsageError
 from sdc_guard.lake.location import is_lake, parse
 from sdc_guard.store.opening import open_run
+from sdc_guard.store.ring import left_rings
 from sdc_guard.store.trace_reader import TraceReader
 
 _UNKNOWN = 0  # version of a run that is not there
@@ -135,7 +136,7 @@ def _started(reader: TraceReader) -> float | None:
 
 def _published(run: Path) -> Iterator[tuple[str, int]]:
     """Name and modification time of each file that readers may see."""
-    for path in (run / "run.json", *(run / "bisect").glob("*/result.json")):
+    for path in (run / "run.json", *(run / "bisect").glob("*/result.json"), *left_rings(run)):
         try:
             yield str(path), path.stat().st_mtime_ns
         except OSError:

@@ -25,7 +25,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgpack
 import xxhash
@@ -164,6 +164,22 @@ def left_content(path: Path, *, alone: bool = False) -> Iterator[bytes | None]:
         path: the ring's file.
         alone: keep others from it meanwhile, so that it can be deleted.
     """
+    with _locked(path, alone=alone) as file:
+        yield None if file is None else file.read()
+
+
+def left_rings(run: Path) -> list[Path]:
+    """The rings of a run whose owners are gone."""
+    found = []
+    for _, path in rings(run):
+        with _locked(path, alone=False) as file:
+            if file is not None:
+                found.append(path)
+    return found
+
+
+@contextlib.contextmanager
+def _locked(path: Path, *, alone: bool) -> Iterator[BinaryIO | None]:
     try:
         file = path.open("rb+" if alone else "rb")  # some network file systems want it so
     except OSError:
@@ -173,7 +189,7 @@ def left_content(path: Path, *, alone: bool = False) -> Iterator[bytes | None]:
         kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
-            content = file.read() if os.fstat(file.fileno()).st_nlink else None
+            there = bool(os.fstat(file.fileno()).st_nlink)
         except OSError:
-            content = None
-        yield content
+            there = False
+        yield file if there else None

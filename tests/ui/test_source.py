@@ -12,6 +12,8 @@ from hand_made import Trace, make_run
 from app.queries import coverage
 from app.source import Source, run_argument
 from sdc_guard.errors import RunFormatError, RunNotFound, UsageError
+from sdc_guard.store.ring import Ring, ring_folder
+from sdc_guard.store.row_frames import row_frame
 from sdc_guard.store.sealing import seal_run
 
 
@@ -103,3 +105,17 @@ def test_exactly_one_run_is_shown(arguments: list[str]) -> None:
 def test_the_argument_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_argument(["runs/x"]) == tmp_path / "runs" / "x"
+
+
+def test_what_a_killed_process_left_is_news(tmp_path: Path) -> None:
+    source = Source(make_run(tmp_path / "run", starts=(1,)))
+    write_steps(source.run, 1, 5)
+    ring = Ring(ring_folder(source.run), 0, 0)
+    ring.put(row_frame("steps", {"attempt": 1, "step": 6}, 1))
+    assert count(source) == 5
+    version = source.version()
+    ring.put(row_frame("steps", {"attempt": 1, "step": 7}, 1))
+    assert source.version() == version  # while it is in use
+    ring.leave()
+    assert source.version() != version
+    assert count(source) == 7
