@@ -163,25 +163,21 @@ def sql(run: str, query: str, attempt: int | None, as_json: bool) -> None:
 
     with open_run(run, attempt) as reader:
         result = reader.arrow(query)
-        damaged = [[str(path), reason] for path, reason in reader.damaged.items()]
-        with _while_somebody_reads():
-            (_print_json if as_json else _print_csv)(result, damaged)
-        _tell_losses(reader)
+        losses = [loss.text for loss in reader.losses()]
+    with _while_somebody_reads():
+        (_print_json if as_json else _print_csv)(result, losses)
+    for loss in losses:
+        click.echo(f"sdc-guard: {loss}", err=True)
 
 
-def _tell_losses(reader: Any) -> None:
-    for loss in reader.losses():
-        click.echo(f"sdc-guard: {loss.text}", err=True)
-
-
-def _print_csv(result: Any, _: list[list[str]]) -> None:
+def _print_csv(result: Any, _: list[str]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(result.column_names)
     for batch in result.to_batches():
         writer.writerows(zip(*(column.to_pylist() for column in batch), strict=True))
 
 
-def _print_json(result: Any, damaged: list[list[str]]) -> None:
+def _print_json(result: Any, losses: list[str]) -> None:
     from .plain_json import plain
 
     columns = [column.to_pylist() for column in result.itercolumns()]
@@ -191,7 +187,7 @@ def _print_json(result: Any, damaged: list[list[str]]) -> None:
             columns=result.column_names,
             types=[str(field.type) for field in result.schema],
             rows=plain(list(zip(*columns, strict=True))),
-            damaged=damaged,
+            missing=losses,
         )
     )
 
@@ -229,7 +225,8 @@ def export(
         if parquet is not None:
             export_parquet(reader, parquet, replace=force)
             click.echo(f"{parquet} written")
-        _tell_losses(reader)
+        for loss in reader.losses():
+            click.echo(f"sdc-guard: {loss.text}", err=True)
 
 
 runs_argument = click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))

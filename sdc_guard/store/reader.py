@@ -85,7 +85,8 @@ class RunReader(TraceReader):
 
     def losses(self) -> list[Trouble]:
         """The findings about files alone, of the tables that were asked for so far."""
-        return self._look(lambda: file_troubles(self._files, sorted(self._ready)))
+        tables = sorted(self._ready)
+        return self._look(lambda: file_troubles(self._files, tables), tables)
 
     def troubles(self) -> list[Trouble]:
         """What is wrong with the record: files damaged or missing, steps twice, back, or absent.

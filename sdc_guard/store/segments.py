@@ -63,6 +63,11 @@ def rank_folder(run: Path, table: str, rank: int) -> Path:
     return run / "trace" / table / f"rank={rank:05d}"
 
 
+def rank_of(path: Path) -> int:
+    """The rank of a segment or seal, by its folder."""
+    return int(path.parent.name.removeprefix("rank="))
+
+
 def ranks(run: Path, table: str) -> list[int]:
     """Ranks that have a folder for `table`."""
     try:

@@ -202,7 +202,7 @@ def test_sql_values_in_csv_and_json(run: Path) -> None:
     assert found.json["rows"] == [
         [9223372036854775807, "NaN", "-Infinity", None, 'a,"b', "01", [1, None], "2026-01-02"]
     ]
-    assert found.json["damaged"] == []
+    assert found.json["missing"] == []
 
 
 def test_sql_that_is_wrong_or_has_nothing_to_read(run: Path, tmp_path: Path) -> None:
@@ -219,8 +219,8 @@ def test_sql_that_is_wrong_or_has_nothing_to_read(run: Path, tmp_path: Path) -> 
     (run / "trace/steps/rank=00000/seg-00000000.parquet").write_bytes(b"PAR1")
     damaged = guard_command("sql", "--json", run, "SELECT count(*) FROM steps")
     assert (damaged.code, damaged.json["rows"]) == (0, [[0]])
-    assert damaged.json["damaged"][0][1] == "no whole segment (4 bytes)"
-    assert "damaged, its rows are missing" in damaged.err
+    assert "no whole segment (4 bytes)" in damaged.json["missing"][0]
+    assert "missing of steps" in damaged.err
 
 
 def test_sql_and_export_of_a_run_that_writes(run: Path, tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segment_writers import SegmentWriter, age, delete, flip
 
 from sdc_guard import RunReader
+from sdc_guard.cli import main
 from sdc_guard.store.contents import Part
 from sdc_guard.store.losses import rows_missing
 from sdc_guard.store.reader import Trouble
@@ -67,6 +69,18 @@ def test_the_newest_file_is_known_to_nobody(empty_run: Path) -> None:
     assert "unknown number" in losses(empty_run)[0].text
     SegmentWriter(empty_run, "next").steps(100, 109)  # another process does not know it either
     assert told(empty_run) == [("damaged files", None)]
+
+
+def test_the_command_sql_tells_what_its_answer_lacks(empty_run: Path) -> None:
+    flip(five(empty_run)[1])
+    done = CliRunner().invoke(main, ["sql", str(empty_run), "SELECT count(*) FROM steps"])
+    assert (done.exit_code, done.stdout) == (0, "count_star()\n130\n")
+    assert done.stderr == (
+        "sdc-guard: damaged files, 20 rows are missing of steps of rank 0:"
+        " seg-00000001.parquet (CRC mismatch)\n"
+    )
+    done = CliRunner().invoke(main, ["sql", str(empty_run), "SELECT count(*) FROM alerts"])
+    assert (done.exit_code, done.stderr) == (0, "")
 
 
 def test_several_files_are_one_finding_with_the_sum(empty_run: Path) -> None:

@@ -339,3 +339,22 @@ def test_the_working_folder_may_change(
     with RunReader(Path(empty_run.name)) as reader:
         os.chdir(tmp_path.root)
         assert steps_of(reader) == expected(0)
+
+
+@pytest.mark.parametrize("above", ["plain", "step=500", "rank=7/loss=2"])
+def test_names_of_folders_above_are_no_columns(tmp_path: Path, above: str) -> None:
+    """DuckDB takes `step=500` in a path for a column, and prefers it to the file's own."""
+    run = tmp_path / above / "run"
+    run.mkdir(parents=True)
+    RunFile("run", 3, ()).with_attempt(Attempt(1, 0, 0.0)).write(run)
+    for rank in (0, 2, 11):
+        writer = Writer(run, rank, Health())
+        for step in range(4):
+            writer.append("steps", attempt=1, step=step, loss=float(rank))
+        writer.close()
+    with RunReader(run) as reader:
+        expected = [(rank, step, float(rank)) for rank in (0, 2, 11) for step in range(4)]
+        assert reader.rows("SELECT rank, step, loss FROM steps ORDER BY ALL") == expected
+        assert reader.rows("SELECT sum(loss) FROM steps WHERE rank = 11") == [(44.0,)]
+        types = dict(reader.rows("SELECT column_name, column_type FROM (DESCRIBE steps)"))
+        assert types["rank"] == "INTEGER"
