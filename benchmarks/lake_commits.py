@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -25,6 +24,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from machine import line, machine
 
 from sdc_guard.lake import uploader
 from sdc_guard.lake.location import Lake
@@ -98,7 +98,7 @@ def main() -> None:
         )
         for rank in ranks
     ]
-    lines = [line for process in processes for line in process.communicate()[0].splitlines()]
+    lines = [row for process in processes for row in process.communicate()[0].splitlines()]
     seconds = time.perf_counter() - start
     assert not any(process.returncode for process in processes)
     with open_run(f"ducklake:{asked.catalog}?run={run.name}") as reader:
@@ -106,10 +106,10 @@ def main() -> None:
             "SELECT count(*), count(DISTINCT (rank, step, layer)) FROM layers"
         )[0]
     shutil.rmtree(folder)
-    times = np.array([float(line) for line in lines if line != "conflict"])
+    times = np.array([float(row) for row in lines if row != "conflict"])
     p50, p99 = np.quantile(times, [0.5, 0.99]) * 1000
     written = len(set(ranks)) * asked.commits * asked.rows
-    print(f"{platform.processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
+    print(line(machine()) + "\n")
     print(
         "| uploaders | commits | rows each | commit p50/p99 ms | conflicts | lost | doubled | s |"
     )
