@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from store_writing import append, quantiles
-from trace_queries import QUERIES, parameters, wrong
+from trace_queries import QUERIES, wrong
 from trace_rows import layer_columns, make_run, step_columns
 
 from sdc_guard import RunReader
@@ -98,7 +98,7 @@ def timed(call: Any) -> tuple[float, Any]:
 
 def ask(reader: RunReader, name: str, layer: int) -> tuple[float, pa.Table]:
     """Milliseconds of a query, and its answer."""
-    return timed(lambda: reader.arrow(QUERIES[name], parameters(name, layer)))
+    return timed(lambda: QUERIES[name](reader, layer))
 
 
 def measure_live(folder: Path, layers: int, seconds: float, readers: int) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from trace_rows import layer_columns, step_columns
 
+from sdc_guard.kept_evidence import room
+from sdc_guard.signals.sums import MEASURES
 from sdc_guard.store.health import Health
 from sdc_guard.store.sealing import seal_run
 from sdc_guard.store.segments import listing, rank_folder
@@ -18,9 +20,16 @@ ROWS_AT_ONCE = 400_000  # that wait for the writer's thread; far below what make
 
 
 def append(writer: Writer, columns: dict[str, Any], steps: dict[str, Any]) -> None:
-    """Hand over the rows of a step, as a guard does."""
-    writer.append("layers", **columns)
-    writer.append("steps", **steps)
+    """Hand over the rows of a step of which the ring holds the evidence."""
+    writer.append("layers", kept=True, **columns)
+    writer.append("steps", kept=True, **steps)
+
+
+def keep(writer: Writer, columns: dict[str, Any], steps: dict[str, Any]) -> None:
+    """Put what a step's rows are made of into the ring, as a guard does at once."""
+    measures = [columns[measure].tobytes() for measure in MEASURES]
+    if not writer.keep(["before", steps["step"][0].item(), columns["layer"].tobytes(), *measures]):
+        raise RuntimeError("the ring does not take a step")
 
 
 def finished(writer: Writer, health: Health) -> None:
@@ -63,24 +72,18 @@ def enqueue(run: Path, layers: int, steps: int, pause: float) -> dict[str, list[
     """Microseconds of handing a step's rows over, at a step every `pause` seconds.
 
     Returns:
-        "append": of the call alone. "copy and append": with copies of the measures, for a caller
-        that goes on to change its own.
+        "append": of the call alone. "keep": of a step's evidence in the ring.
     """
     health = Health()
-    writer = Writer(run, 0, health)
-    taken: dict[str, list[float]] = {"append": [], "copy and append": []}
+    writer = Writer(run, 0, health, ring_bytes=room(layers, all_digests=False))
+    taken: dict[str, list[float]] = {"append": [], "keep": []}
     for number in range(steps):
         columns, of_step = layer_columns([number], layers), step_columns([number])
-        way = ("append", "copy and append")[number % 2]
         time.sleep(pause)
-        start = time.perf_counter()
-        if way == "copy and append":
-            columns = {
-                name: value.copy() if isinstance(value, np.ndarray) else value
-                for name, value in columns.items()
-            }
-        append(writer, columns, of_step)
-        taken[way].append(1e6 * (time.perf_counter() - start))
+        for way, hand_over in (("keep", keep), ("append", append)):
+            start = time.perf_counter()
+            hand_over(writer, columns, of_step)
+            taken[way].append(1e6 * (time.perf_counter() - start))
     finished(writer, health)
     return taken
 

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from trace_rows import norms_planted, planted
 
+from sdc_guard import RunReader
+from sdc_guard.store.queries import all_layers, layer_over_steps, top_anomalies
+
 WINDOW: Final = 500  # steps
 TOP: Final = 20
 _COMPARED: Final = 20_000  # values of an answer
 
-# z is how far the logarithm of a norm is from its layer's mean, in standard deviations
-QUERIES: Final = {
-    "one layer": "SELECT step, norm FROM layers WHERE layer = $layer ORDER BY step",
-    "last 500 steps": (
-        "SELECT step, layer, norm FROM layers"
-        f" WHERE step > (SELECT max(step) FROM steps) - {WINDOW} AND step <="
-        " (SELECT max(step) FROM steps)"
-    ),
-    "top anomalies": f"""
-        WITH usual AS (
-            SELECT layer, avg(ln(norm)) AS mean, stddev_samp(ln(norm)) AS deviation
-            FROM layers WHERE norm > 0 AND isfinite(norm) GROUP BY layer
-        )
-        SELECT step, layer, (ln(norm) - mean) / deviation AS z
-        FROM layers JOIN usual USING (layer)
-        WHERE norm > 0 AND isfinite(norm) AND deviation > 0
-        ORDER BY z DESC LIMIT {TOP}""",
+QUERIES: Final[dict[str, Callable[[RunReader, int], pa.Table]]] = {
+    "one layer": lambda reader, layer: layer_over_steps(reader, layer),
+    "last 500 steps": lambda reader, _: all_layers(reader, *_last_steps(reader)),
+    "top anomalies": lambda reader, _: top_anomalies(reader, TOP),
 }
 
 
-def parameters(name: str, layer: int) -> dict[str, Any]:
-    """What a query has to be given."""
-    return {"layer": layer} if name == "one layer" else {}
+def _last_steps(reader: RunReader) -> tuple[int, int]:
+    ((last,),) = reader.rows("SELECT max(step) FROM steps")
+    return last - WINDOW + 1, last
 
 
 def wrong(name: str, found: pa.Table, layers: int, layer: int, acknowledged: int) -> str | None:
@@ -52,7 +43,8 @@ def wrong(name: str, found: pa.Table, layers: int, layer: int, acknowledged: int
         named = set(zip(found["step"].to_pylist(), found["layer"].to_pylist(), strict=True))
         missing = set(planted(layers, acknowledged)) - named
         return f"{len(missing)} planted anomalies not named" if missing else None
-    step, norm = found["step"].to_numpy(), found["norm"].to_numpy()
+    step = found["step"].to_numpy()
+    norm = found["value" if name == "one layer" else "norm"].to_numpy()
     last = int(step.max(initial=-1))
     if last + 1 < acknowledged:
         return f"ends at step {last} of {acknowledged} acknowledged"
