@@ -12,6 +12,7 @@ from .atomic import exclusive
 
 SEGMENTS_BETWEEN = 256  # four minutes at a flush a second; readers slow down at a thousand files
 _NICENESS = 10  # the training comes first
+_PATIENCE = 60.0  # seconds; a disk that hangs must not keep the script from its end
 
 
 def start_compaction(run: Path) -> subprocess.Popen[bytes] | None:
@@ -72,7 +73,8 @@ class Compactor:
             return
         self._process = start_compaction(self._run)
 
-    def wait(self) -> None:
-        """Wait for a process that is still sealing."""
+    def wait(self, timeout: float = _PATIENCE) -> None:
+        """Wait for a process that is still sealing; after `timeout` seconds it goes on alone."""
         if self._process is not None:
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout)
