@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
@@ -150,16 +149,3 @@ def test_compact_folds_them(empty_run: Path) -> None:
     assert result.exit_code == 0
     assert "10 rows recovered" in result.output
     assert rings(empty_run) == []
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_to_is_read(empty_run: Path) -> None:
-    leave(empty_run, 0, range(3))
-    for path in [*empty_run.rglob("*"), empty_run]:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    try:
-        with RunReader(empty_run) as reader:
-            assert len(reader.rows(STEPS)) == 3
-    finally:
-        for path in [empty_run, *empty_run.rglob("*")]:
-            path.chmod(0o755 if path.is_dir() else 0o644)
