@@ -3,7 +3,7 @@
 Sums run in blocks: float32 inside of a block of 512 elements, float64 over the blocks. A block
 whose squares could overflow, vanish or be no numbers is summed again in float64. A part of 2¹⁹
 elements is summed by itself, and the parts are added in their order: the result has the same bits
-whatever the number of threads.
+whatever the number of threads, the processor, and whether the code was just compiled.
 
 While one block is summed, the one that comes next is asked for. The processor by itself reads
 ahead no further than a page, and a gradient that has just been written lies in a distant cache:
@@ -22,8 +22,8 @@ from numba import carray
 from numpy.typing import NDArray
 
 from ..compiled import address, compiled, pointer, prefetch
+from .block_sums import BLOCK, block_sums
 
-_BLOCK: Final = 512
 _AHEAD: Final = 2048  # bytes
 _LINE: Final = 64  # bytes that memory is read by
 PART: Final = 1 << 19
@@ -33,23 +33,21 @@ _SIGNLESS32: Final = np.int32(0x7FFFFFFF)
 _SMALLEST: Final = int(np.float32(1e-12).view(np.int32))
 _LARGEST: Final = int(np.float32(1e15).view(np.int32))
 _INFINITE32: Final = 0x7F800000
-# no "nnan": a NaN has to arrive where it is counted
-_FAST: Final = {"reassoc", "nsz", "contract"}
 
 
-@compiled(fastmath=_FAST)
-def _block32(values: Any, bits: Any) -> Any:
+@compiled()
+def _short_block32(values: Any, bits: Any) -> Any:
+    """What `block_sums` does, of fewer elements, one after the other."""
     square, size = np.float32(0), np.float32(0)
     zeros, largest = np.int32(0), np.int32(0)
     for i in range(len(values)):
-        value = values[i]
+        value = abs(values[i])
         word = np.int32(bits[i] & _SIGNLESS32)
         square += value * value
-        size += abs(value)
-        # word - 1 is negative for zero alone
-        zeros = np.int32(zeros - np.int32(np.int32(word - np.int32(1)) >> np.int32(31)))
+        size += value
+        zeros += np.int32(word == 0)
         largest = max(largest, word)
-    return square, size, zeros, largest
+    return (square, size), (zeros, largest)
 
 
 @compiled()
@@ -75,10 +73,13 @@ def _part32(address: int, count: int, out: Any) -> None:
     values = carray(pointer(address), count, np.float32)
     bits = carray(pointer(address), count, np.int32)
     squares, sizes, nonfinite, zeros, largest = 0.0, 0.0, 0, 0, np.int32(0)
-    for start in range(0, count, _BLOCK):
-        end = min(start + _BLOCK, count)
-        _ask_for(address + 4 * start + _AHEAD, min(4 * _BLOCK, 4 * (count - start) - _AHEAD))
-        square, size, none, most = _block32(values[start:end], bits[start:end])
+    for start in range(0, count, BLOCK):
+        end = min(start + BLOCK, count)
+        _ask_for(address + 4 * start + _AHEAD, min(4 * BLOCK, 4 * (count - start) - _AHEAD))
+        if end - start == BLOCK:
+            (square, size), (none, most) = block_sums(address + 4 * start)
+        else:
+            (square, size), (none, most) = _short_block32(values[start:end], bits[start:end])
         zeros += none
         largest = max(largest, most)
         if most == 0 or _SMALLEST <= most <= _LARGEST:
