@@ -72,7 +72,17 @@ def _while_somebody_reads() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-run_argument = click.argument("run", type=click.Path(path_type=Path))
+def _folders_alone(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
+    for path in value if isinstance(value, tuple) else (value,):
+        if str(path).startswith("ducklake:"):
+            raise UsageError(
+                f"{ctx.info_name} takes a run's folder, not a lake", where=str(path),
+                next_step="sql, export and dashboard read a lake",
+            )  # fmt: skip
+    return value
+
+
+run_argument = click.argument("run", type=click.Path(path_type=Path), callback=_folders_alone)
 # a folder, or a run in a lake: no Path, which would take a slash from a URL
 location_argument = click.argument("run")
 
@@ -130,8 +140,11 @@ def dashboard(run: str, port: int) -> None:
     if find_spec("streamlit") is None or spec is None or not spec.submodule_search_locations:
         raise UsageError(
             "the dashboard's packages are not installed",
-            next_step='pip install "sdc-guard-torch[app]"',
+            next_step='pip install ".[app]" in a clone of SDC Guard',
         )
+    _check_port(port)
+    if not run.startswith("ducklake:") and not Path(run).is_dir():
+        click.echo(f"sdc-guard: no folder {run} yet; the page waits for it", err=True)
     entry = Path(next(iter(spec.submodule_search_locations))) / "main.py"
     command = [sys.executable, "-m", "streamlit", "run", str(entry)]
     command += ["--server.address", "127.0.0.1", "--server.port", str(port)]
@@ -140,6 +153,19 @@ def dashboard(run: str, port: int) -> None:
     sys.stdout.flush()
     # in place of this process, so that whoever ends it ends the server
     os.execv(sys.executable, [*command, "--", run])
+
+
+def _check_port(port: int) -> None:
+    import socket
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UsageError(
+                f"port {port} cannot be used ({error.strerror})", next_step="give another --port"
+            ) from None
 
 
 @main.command()
@@ -193,7 +219,7 @@ def _print_json(result: Any, losses: list[str]) -> None:
 
 
 @main.command()
-@run_argument
+@location_argument
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--parquet", type=click.Path(path_type=Path), help="A folder for a Parquet file a table."
@@ -201,7 +227,7 @@ def _print_json(result: Any, losses: list[str]) -> None:
 @click.option("--attempt", type=int, help="The run as it was during this attempt (newest).")
 @click.option("--force", is_flag=True, help="Replace what an earlier export left there.")
 def export(
-    run: Path, file: Path | None, parquet: Path | None, attempt: int | None, force: bool
+    run: str, file: Path | None, parquet: Path | None, attempt: int | None, force: bool
 ) -> None:
     """Write the tables of RUN into one DuckDB FILE, for people without this tool.
 
@@ -214,11 +240,11 @@ def export(
       sdc-guard export runs/demo --parquet demo/
     """
     from .store.export import export_duckdb, export_parquet
-    from .store.reader import RunReader
+    from .store.opening import open_run
 
     if file is None and parquet is None:
         raise UsageError("where to?", next_step="give a FILE.duckdb, --parquet DIR, or both")
-    with RunReader(run, attempt=attempt) as reader:
+    with open_run(run, attempt) as reader:
         if file is not None:
             export_duckdb(reader, file, replace=force)
             click.echo(f"{file} written")
@@ -229,7 +255,9 @@ def export(
             click.echo(f"sdc-guard: {loss.text}", err=True)
 
 
-runs_argument = click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+runs_argument = click.argument(
+    "runs", nargs=-1, required=True, type=click.Path(path_type=Path), callback=_folders_alone
+)
 
 
 @main.command()
@@ -313,7 +341,7 @@ def upload(
     """Commit the trace of RUN to a DuckLake, each segment once and only once.
 
     It may be killed and started again at any moment, and run on several machines at once. It
-    needs DuckDB with its extensions: pip install "sdc-guard-torch[lake]" into an environment of
+    needs DuckDB with its extensions: the extra `lake`, in an environment of
     its own. Exit code 6: the catalog or the data could not be reached; what was committed stays.
 
     \b
@@ -326,11 +354,17 @@ def upload(
     from .lake.telling import Telling
     from .lake.uploader import Uploader
     from .lake.watch import watch
+    from .store.ring import left_rings
 
     uploader = Uploader(run, Lake.of(catalog, data), rank_numbers(ranks))
     telling = Telling(click.echo, lambda line: click.echo(f"sdc-guard: {line}", err=True))
     if not watching:
         telling.done(uploader.upload(), always=True)
+        if left := len(left_rings(run)):
+            told = (
+                f"{left} killed processes left rows that are not in it: compact, then upload again"
+            )
+            click.echo(f"sdc-guard: {told}", err=True)
         return
     try:
         watch(uploader, every, telling.done, telling.trouble)

@@ -19,5 +19,5 @@ def optional(module: str, extra: str) -> Any:
     except ImportError:
         raise UsageError(
             f"{module.partition('.')[0]} is not installed",
-            next_step=f'pip install "sdc-guard-torch[{extra}]"',
+            next_step=f'pip install ".[{extra}]" in a clone of SDC Guard',
         ) from None

@@ -108,7 +108,12 @@ class StepSensor:
                 float(score[layer]),
                 limit,
                 "suspect",
-                {"text": f"gradient {score[layer]:.4g} {unit}"},
+                {"text": f"gradient {_said(score[layer])} {unit}"},
             )
             for layer in np.flatnonzero(which)
         ]
+
+
+def _said(score: np.float64) -> str:
+    """A score as text; a count in full."""
+    return f"{score:.0f}" if score == np.floor(score) else f"{score:.4g}"

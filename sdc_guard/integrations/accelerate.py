@@ -15,7 +15,7 @@ try:
     from accelerate.optimizer import AcceleratedOptimizer
 except ImportError as error:
     raise ImportError(
-        'Accelerate is not installed: pip install "sdc-guard-torch[accelerate]"'
+        'Accelerate is not installed: pip install ".[accelerate]" in a clone of SDC Guard'
     ) from error
 
 

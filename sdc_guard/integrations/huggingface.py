@@ -19,7 +19,7 @@ try:
     from .accelerate import unwrapped_optimizer  # the Trainer needs Accelerate itself
 except ImportError as error:
     raise ImportError(
-        'the Hugging Face Trainer is not installed: pip install "sdc-guard-torch[huggingface]"'
+        'the Hugging Face Trainer is not installed: pip install ".[huggingface]" in a clone'
     ) from error
 
 _log = logging.getLogger("sdc_guard")

@@ -8,7 +8,7 @@ try:
     from lightning.pytorch import Callback
 except ImportError as error:
     raise ImportError(
-        'Lightning is not installed: pip install "sdc-guard-torch[lightning]"; for '
+        'Lightning is not installed: pip install ".[lightning]" in a clone of SDC Guard; for '
         "pytorch_lightning import sdc_guard.integrations.pytorch_lightning"
     ) from error
 

@@ -22,7 +22,7 @@ def load(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     except duckdb.Error:
         raise UsageError(
             f"DuckDB {duckdb.__version__} has no extension {name}",
-            next_step='pip install "sdc-guard-torch[lake]" into an environment of its own',
+            next_step='in an environment of its own: pip install ".[lake]" in a clone',
         ) from None
 
 

@@ -11,8 +11,8 @@ import duckdb
 
 from ..errors import UsageError
 from .atomic import fsync_file, fsync_folder, publish
-from .reader import RunReader
 from .schema import FORMAT_VERSION, TABLES
+from .trace_reader import TraceReader
 from .whole import VIEWS
 
 EXPORTED = (*TABLES, "layer_names", "attempts", "meta")
@@ -20,7 +20,7 @@ EXPORTED = (*TABLES, "layer_names", "attempts", "meta")
 _STORAGE = "STORAGE_VERSION 'v1.4.0'"
 
 
-def export_duckdb(reader: RunReader, target: Path, *, replace: bool = False) -> None:
+def export_duckdb(reader: TraceReader, target: Path, *, replace: bool = False) -> None:
     """Write all tables into one DuckDB file, atomically.
 
     It holds the tables as a query of the reader sees them, `layer_names`, `attempts`, the views
@@ -58,7 +58,7 @@ def export_duckdb(reader: RunReader, target: Path, *, replace: bool = False) -> 
         raise _taken(target) from None
 
 
-def export_parquet(reader: RunReader, folder: Path, *, replace: bool = False) -> None:
+def export_parquet(reader: TraceReader, folder: Path, *, replace: bool = False) -> None:
     """Write each table into a Parquet file of its name; the folder appears with all of them.
 
     Args:
@@ -96,7 +96,7 @@ def export_parquet(reader: RunReader, folder: Path, *, replace: bool = False) ->
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _queries(reader: RunReader) -> list[tuple[str, Callable[[], str]]]:
+def _queries(reader: TraceReader) -> list[tuple[str, Callable[[], str]]]:
     """Table to the query of its content; `meta` last, for damage is found while reading."""
     tables = [table for table in EXPORTED if table != "meta"]
     return [
@@ -105,7 +105,7 @@ def _queries(reader: RunReader) -> list[tuple[str, Callable[[], str]]]:
     ]
 
 
-def _meta(reader: RunReader) -> str:
+def _meta(reader: TraceReader) -> str:
     from .. import __version__
 
     damaged = ", ".join(
@@ -130,7 +130,7 @@ def _add_views(path: Path) -> None:
             connection.execute(f"CREATE VIEW {name} AS {sql}")
 
 
-def _ask(reader: RunReader, target: Path, statement: str) -> None:
+def _ask(reader: TraceReader, target: Path, statement: str) -> None:
     try:
         reader.rows(statement)
     except UsageError as error:

@@ -51,17 +51,18 @@ class LeftBehind:
             table: of the trace.
             published: gives the SELECTs of all files of a rank.
         """
+        self._connection.execute("CREATE SCHEMA IF NOT EXISTS left_behind")
         found = []
         for number, (rank, tables) in enumerate(self._found):
             if table in tables:
-                name = f"left_{table}_{number}"
+                name = f"memory.left_behind.{table}_{number}"
                 rows = unpublished(self._connection, table, tables[table], published(rank))
                 self._connection.register("left_rows", rows)
                 self._connection.execute(
                     f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM left_rows"
                 )
                 self._connection.unregister("left_rows")
-                found.append(f"SELECT *, {rank} AS rank FROM memory.main.{name}")
+                found.append(f"SELECT *, {rank} AS rank FROM {name}")
         return found
 
 

@@ -42,16 +42,16 @@ _WHOLE_LAYERS = """
         FROM placed GROUP BY attempt, step, layer
     )
     SELECT attempt, step, layer,
-        if(place = 1, norm, own_norm) AS norm,
-        if(place = 1, max_abs, own_max_abs) AS max_abs,
-        if(place = 1, mean_abs, own_mean_abs) AS mean_abs,
-        if(place = 1, nonfinite, own_nonfinite) AS nonfinite,
-        if(place = 1, zeros, own_zeros) AS zeros,
+        CASE WHEN place = 1 THEN norm ELSE own_norm END AS norm,
+        CASE WHEN place = 1 THEN max_abs ELSE own_max_abs END AS max_abs,
+        CASE WHEN place = 1 THEN mean_abs ELSE own_mean_abs END AS mean_abs,
+        CASE WHEN place = 1 THEN nonfinite ELSE own_nonfinite END AS nonfinite,
+        CASE WHEN place = 1 THEN zeros ELSE own_zeros END AS zeros,
         CASE place WHEN 1 THEN 'sharded' WHEN 2 THEN 'reduced' WHEN 3 THEN 'replicated'
             ELSE coalesce(other, 'local') END AS scope,
         CASE place WHEN 1 THEN sharded WHEN 2 THEN reduced WHEN 3 THEN replicated
             ELSE local END AS ranks,
-        if(place IN (2, 3) AND ranks > 1, agree, NULL) AS agree
+        CASE WHEN place IN (2, 3) AND ranks > 1 THEN agree END AS agree
     FROM combined
 """
 
