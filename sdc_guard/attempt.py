@@ -24,6 +24,11 @@ from .store.run_file import Attempt, Layer, RunFile, merge_layers
 
 _log = logging.getLogger("sdc_guard")
 
+_PROVEN = """
+    SELECT opened, evidence FROM incidents WHERE opened < $step
+        AND json_extract(evidence, '$.proven')::BOOLEAN ORDER BY opened LIMIT 1
+"""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -182,15 +187,16 @@ def _not_carried(
 
 def _inherited(run: Path, first_step: int) -> Alert | None:
     """An alert if a proven incident was open in what this attempt continues."""
-    with RunReader(run) as reader:
-        rows: list[Any] = reader.rows(
-            "SELECT opened, evidence FROM incidents WHERE opened < $step"
-            " AND json_extract(evidence, '$.proven')::BOOLEAN ORDER BY opened LIMIT 1",
-            {"step": first_step},
-        )
-    if not rows:
+    try:
+        with RunReader(run) as reader:
+            rows: list[Any] = reader.rows(_PROVEN, {"step": first_step})
+        if not rows:
+            return None
+        opened, first = rows[0][0], json.loads(rows[0][1])["first"]
+    except Exception as error:  # noqa: BLE001 - because a damaged record is no reason not to train
+        told = " ".join(str(error).split())
+        _log.warning("SDC Guard: earlier incidents of %s cannot be read: %s", run, told)
         return None
-    opened, evidence = rows[0]
-    text = f"resumed from a state under the incident of step {opened}: "
-    detail = {"text": text + json.loads(evidence)["first"], "opened": opened}
+    text = f"resumed from a state under the incident of step {opened}: {first}"
+    detail = {"text": text, "opened": opened}
     return Alert(first_step, "inherited", None, "", 1.0, 0.0, "proven", detail)

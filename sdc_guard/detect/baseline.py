@@ -23,6 +23,7 @@ SIGMA_FLOOR: Final = 0.10
 # thumb of ten times the average would have raised alarms in three of those eight runs.
 RATIO_LIMIT: Final = 32.0
 Z_LIMIT: Final = 20.0
+_NEARLY: Final = 1 - 1e-9
 _VALUES: Final = 1 << 17  # of windows that are looked at together
 _MAD_TO_SIGMA: Final = 1.4826  # the MAD of a normal distribution is σ/1.4826
 
@@ -106,9 +107,9 @@ class NormWindow:
         judgeable = by_then >= WARM_UP
         windows, now, counts = windows[:, judgeable], now[judgeable], counts[judgeable]
         ratio = np.exp(now) / _average(windows)
-        return bool(
-            (ratio <= RATIO_LIMIT).all() and (np.abs(_z(windows, counts, now)) <= Z_LIMIT).all()
-        )
+        z = np.abs(_z(windows, counts, now))
+        # what the last bits decide is left to one by one
+        return bool((ratio < _NEARLY * RATIO_LIMIT).all() and (z < _NEARLY * Z_LIMIT).all())
 
     def ratio(self, norms: Floats, among: Bools | None = None) -> Floats:
         """Norm over the window's average norm, shape (layers,); NaN where not judgeable.

@@ -71,7 +71,7 @@ def _segment(piece: Piece) -> Loaded:
     segment = open_segment(piece.path)
     if segment.damage is not None:
         raise ValueError(segment.damage)
-    return Loaded(piece, segment.read(list(segment.columns())), segment.crc())
+    return Loaded(piece, segment.read(list(segment.columns)), segment.crc())
 
 
 def _attach(

@@ -19,8 +19,7 @@ from zlib import crc32
 
 import duckdb
 
-from ..store.schema import TABLES
-from ..store.trace_reader import DUCKDB_TYPES
+from ..store.schema import DUCKDB_TYPES, TABLES
 from .connection import NAME
 
 TURNS = 32

@@ -54,7 +54,7 @@ COLUMNS = ", ".join(SCHEMA.names)
 def parts_of_segment(segment: Segment, number: int) -> list[Part]:
     """The contents of a sound segment; none if it has no rows or no steps."""
     table = segment.read(["attempt", "step"])
-    writer, before = segment.written_by()
+    writer, before = segment.writer, segment.rows_before
     if not table.num_rows or table["step"].null_count or table["attempt"].null_count:
         return []
     attempts, steps = table["attempt"].to_numpy(), table["step"].to_numpy()

@@ -15,6 +15,7 @@ from .ring import left_content, rings
 from .run_file import RunFile
 from .schema import TABLES
 from .sources import FileVanishedError, TraceFiles
+from .trace_reader import no_rows
 
 _LISTINGS = 20  # of files that are folded into a seal while they are looked at
 
@@ -88,6 +89,7 @@ def unpublished(
     same = " AND ".join(
         f"p.{key} IS NOT DISTINCT FROM l.{key}" for key in KEYS.get(table, TABLES[table].names)
     )
+    published = [*published, no_rows(table)]  # a segment of before may lack a column
     connection.register("rows_of_ring", whole)
     try:
         return connection.sql(

@@ -56,12 +56,12 @@ def _rows(content: bytes, numel: dict[int, int]) -> Iterator[tuple[bool, Rows]]:
         try:
             frame = msgpack.unpackb(payload, strict_map_key=False)
             if frame[0] == row_frames.ROWS:
-                yield False, row_frames.rows_of(frame)
+                found = [(False, row_frames.rows_of(frame))]
             else:
-                for rows in kept_evidence.rows_of(frame, numel):
-                    yield True, rows
-        except (ValueError, TypeError, IndexError, KeyError):
-            continue  # whole, but of another version: the others are not to suffer from it
+                found = [(True, rows) for rows in kept_evidence.rows_of(frame, numel)]
+        except Exception:  # noqa: BLE001 - because a frame of another version, or no frame at all, may hold anything
+            continue
+        yield from found
 
 
 def _batch(table: str, rows: list[Rows]) -> pa.RecordBatch:

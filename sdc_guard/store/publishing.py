@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 
 from .atomic import publish
+from .seal_file import read_contents
 from .segment_file import encode
-from .segments import next_number, rank_folder, segment_path
+from .segments import listing, next_number, rank_folder, segment_path
 
 
 def publish_rows(
@@ -42,6 +44,26 @@ def publish_rows(
     while True:
         try:
             publish(segment_path(folder, number), write, replace=False)
-            return number
         except FileExistsError:  # another process, not quite dead, writes for this rank too
             number += 1
+            continue
+        seals = [path for (a, b), path in listing(folder).seals.items() if a <= number <= b]
+        if all(_holds(seal, writer, number) for seal in seals):
+            return number
+        # others published and sealed this number meanwhile: nobody would look under their seal
+        segment_path(folder, number).unlink(missing_ok=True)
+        number = next_number(folder)
+
+
+def _holds(seal: Path, writer: str, number: int) -> bool:
+    """Whether a seal was made of this writer's segment, too."""
+    with duckdb.connect(":memory:") as connection:
+        try:
+            found = read_contents(connection, seal)
+        except duckdb.Error:
+            return False
+    parts = found[1] if found is not None else []
+    return any(
+        part.writer == writer and part.first_segment <= number <= part.last_segment
+        for part in parts
+    )

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import struct
 import threading
@@ -30,6 +31,9 @@ from typing import Any, BinaryIO, Final
 import msgpack
 import xxhash
 
+from .regular import open_regular
+
+_NAME: Final = re.compile(r"rank=([0-9]{5,7})-[0-9a-f]+\.ring")
 _MAGIC: Final = b"SDCRING1"
 _HEAD: Final = struct.Struct("<8sQQQ")
 _ALIGNED: Final = 32
@@ -150,9 +154,8 @@ def rings(run: Path) -> list[tuple[int, Path]]:
     """Rank and file of each ring of a run, those in use included."""
     found = []
     for path in sorted(ring_folder(run).glob("rank=*.ring")):
-        rank = path.name.removeprefix("rank=").partition("-")[0]
-        if rank.isdigit():
-            found.append((int(rank), path))
+        if match := _NAME.fullmatch(path.name):
+            found.append((int(match[1]), path))
     return found
 
 
@@ -181,7 +184,8 @@ def left_rings(run: Path) -> list[Path]:
 @contextlib.contextmanager
 def _locked(path: Path, *, alone: bool) -> Iterator[BinaryIO | None]:
     try:
-        file = path.open("rb+" if alone else "rb")  # some network file systems want it so
+        # to write: some network file systems want it so
+        file = open_regular(path, most=LARGEST, write=alone)
     except OSError:
         yield None
         return

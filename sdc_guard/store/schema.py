@@ -93,3 +93,11 @@ TABLES: Final[dict[str, pa.Schema]] = {
         "events": [("kind", pa.string()), ("detail", pa.string())],
     }.items()
 }
+
+DUCKDB_TYPES: Final = {
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.string(): "VARCHAR",
+}

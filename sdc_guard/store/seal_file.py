@@ -19,6 +19,7 @@ from pathlib import Path
 import duckdb
 
 from .contents import COLUMNS, Part, rows_in, to_arrow
+from .schema import DUCKDB_TYPES, TABLES
 from .sealing_plan import ROWS_WORTH_A_SEAL, WINDOW_STEPS, Piece
 from .segment_file import open_segment
 from .segments import quoted, text
@@ -78,15 +79,25 @@ def build(connection: duckdb.DuckDBPyConnection, path: Path, table: str, piece: 
 
 
 def read_contents(
-    connection: duckdb.DuckDBPyConnection, path: Path
+    connection: duckdb.DuckDBPyConnection, path: Path, table: str | None = None
 ) -> tuple[int, list[Part]] | None:
     """Tier and contents of a seal; None where it has none, as of before there were contents.
+
+    Args:
+        connection: to read it with.
+        path: the seal.
+        table: None too if it is no seal of this table, or has more columns than that.
 
     Raises:
         duckdb.Error: the seal is damaged.
     """
     connection.execute(f"ATTACH {text(path)} AS looked_at (READ_ONLY)")
     try:
+        if table is not None:
+            columns = columns_of(connection, "looked_at", table)
+            known = {*TABLES[table].names, WRITER_COLUMN}
+            if not is_table(columns, table) or not columns.keys() <= known:
+                return None
         return contents_of(connection, "looked_at")
     finally:
         connection.execute("DETACH looked_at")
@@ -94,11 +105,34 @@ def read_contents(
 
 def contents_of(connection: duckdb.DuckDBPyConnection, name: str) -> tuple[int, list[Part]] | None:
     """As `read_contents`, of a seal that is attached as `name`."""
-    try:
-        found = connection.execute(f"SELECT tier, {COLUMNS} FROM {name}.contents").fetchall()
-    except duckdb.CatalogException:
+    if not columns_of(connection, name, "contents"):
         return None
+    found = connection.execute(f"SELECT tier, {COLUMNS} FROM {name}.contents").fetchall()
     return max((row[0] for row in found), default=0), [Part(*row[1:]) for row in found]
+
+
+def columns_of(connection: duckdb.DuckDBPyConnection, name: str, table: str) -> dict[str, str]:
+    """Columns of a table of an attached seal, and their types; none if it is a view.
+
+    A view of a file that came from somewhere would be a query of somebody else's.
+    """
+    found = connection.execute(
+        "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = $name"
+        " AND schema_name = 'main' AND table_name = $table AND table_oid IN (SELECT table_oid"
+        " FROM duckdb_tables() WHERE database_name = $name AND table_name = $table)"
+        " ORDER BY column_index",
+        {"name": name, "table": table},
+    )
+    return dict(found.fetchall())
+
+
+def is_table(columns: dict[str, str], table: str) -> bool:
+    """Whether a seal's columns are those of a table of the trace, as far as both have them."""
+    own = {field.name: DUCKDB_TYPES[field.type] for field in TABLES[table]}
+    own[WRITER_COLUMN] = "VARCHAR"
+    return {"attempt", "step"} <= columns.keys() and all(
+        own.get(name, kind) == kind for name, kind in columns.items()
+    )
 
 
 def sound_rows(connection: duckdb.DuckDBPyConnection, path: Path, table: str) -> int:
@@ -106,6 +140,8 @@ def sound_rows(connection: duckdb.DuckDBPyConnection, path: Path, table: str) ->
     try:
         connection.execute(f"ATTACH {text(path)} AS looked_at (READ_ONLY)")
         try:
+            if not is_table(columns_of(connection, "looked_at", table), table):
+                return -1
             rows, _ = _fingerprint(connection, f"looked_at.{table}", "t")
             found = contents_of(connection, "looked_at")
         finally:
@@ -124,7 +160,7 @@ def _rows_of(files: Sequence[Path], table: str) -> str:
             sources.append(f"SELECT * FROM part_{seal}.{table}")
             seal += 1
         else:
-            segments.setdefault(open_segment(file).written_by()[0], []).append(quoted(file))
+            segments.setdefault(open_segment(file).writer, []).append(quoted(file))
     sources += [
         f"SELECT *, {'NULL' if writer is None else text(writer)}::VARCHAR AS {WRITER_COLUMN}"
         f" FROM read_parquet([{', '.join(paths)}], hive_partitioning = false, union_by_name = true)"

@@ -8,6 +8,7 @@ again. `sealing_plan` says what is folded with what, `seal_file` what a seal loo
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .atomic import exclusive, publish
-from .contents import parts_of_segment
+from .contents import parts_of_segment, rows_in
 from .schema import TABLES
 from .seal_file import build, connect, read_contents, sound_rows
 from .sealing_plan import NEIGHBOURS, ROWS_PER_SEAL, Piece, plan
@@ -36,11 +37,12 @@ def seal_run(run: Path, *, at_least: int = 2) -> list[Path]:
         the seals written; empty when another process is sealing this run.
 
     Raises:
-        OSError: as the file system gave it (disk full, read-only).
+        OSError: as the file system gave it (disk full, read-only), after all other folders.
     """
     if not (run / "trace").is_dir():
         return []
     written: list[Path] = []
+    trouble: OSError | None = None
     with exclusive(run / "trace" / ".sealing") as mine:
         if not mine:
             return []
@@ -51,9 +53,14 @@ def seal_run(run: Path, *, at_least: int = 2) -> list[Path]:
                 for table in TABLES:
                     for rank in ranks(run, table):
                         folder = rank_folder(run, table, rank)
-                        written += _seal_folder(connection, folder, table, at_least)
+                        try:
+                            written += _seal_folder(connection, folder, table, at_least)
+                        except OSError as error:  # the other folders are not to suffer from it
+                            trouble = trouble or error
         finally:
             shutil.rmtree(spill, ignore_errors=True)
+    if trouble is not None:
+        raise trouble
     return written
 
 
@@ -65,22 +72,25 @@ def _seal_folder(
     found = listing(folder)
     if len(found.live_segments()) < at_least and len(found.live_seals()) < NEIGHBOURS:
         return []
-    pieces = [_piece(connection, span, path) for span, path in found.live().items()]
+    pieces = [_piece(connection, span, path, table) for span, path in found.live().items()]
     return [
         _seal(connection, folder, table, piece)
         for piece in plan(pieces, at_least=at_least, rows_per_seal=ROWS_PER_SEAL)
     ]
 
 
-def _piece(connection: duckdb.DuckDBPyConnection, span: Span, path: Path) -> Piece:
+def _piece(connection: duckdb.DuckDBPyConnection, span: Span, path: Path, table: str) -> Piece:
     barrier = Piece(*span, (path,), barrier=True)
     if path.suffix == ".parquet":
         segment = open_segment(path)
-        if segment.damage is not None:
-            return barrier
-        return Piece(*span, (path,), tuple(parts_of_segment(segment, span[0])))
+        if segment.damage is not None or segment.has_more:
+            return barrier  # columns of a newer version would be lost
+        parts = parts_of_segment(segment, span[0])
+        if rows_in(parts) != segment.rows:
+            return barrier  # rows without a step belong to no window
+        return Piece(*span, (path,), tuple(parts))
     try:
-        found = read_contents(connection, path)
+        found = read_contents(connection, path, table)
     except duckdb.Error:
         return barrier
     return barrier if found is None else Piece(*span, (path,), tuple(found[1]), found[0])
@@ -108,7 +118,7 @@ def _delete_covered(
             {(a, b): path for (a, b), path in found.seals.items() if first <= a and b <= last},
         )
         covered = {*within.segments.values(), *within.seals.values()} - {seal, *deleted}
-        if seal in deleted or not covered or now - seal.stat().st_mtime <= GRACE_SECONDS:
+        if seal in deleted or not covered or now - _made(seal, now) <= GRACE_SECONDS:
             continue
         within.seals.pop((first, last))
         # a seal was compared with what it covers when it was made; what is gone of that already
@@ -116,15 +126,40 @@ def _delete_covered(
         left = [path for path in within.live().values() if path in covered]
         if sound_rows(connection, seal, table) < sum(_rows(connection, p, table) for p in left):
             continue
+        if not _is_made_of(connection, seal, within, table):
+            continue
         for path in covered:
             path.unlink(missing_ok=True)
         deleted |= covered
 
 
+def _made(seal: Path, now: float) -> float:
+    try:
+        return seal.stat().st_mtime
+    except OSError:  # a link to nothing
+        return now
+
+
+def _is_made_of(
+    connection: duckdb.DuckDBPyConnection, seal: Path, within: Listing, table: str
+) -> bool:
+    """Whether a seal names the writers of what it covers: one of another rank does not."""
+    try:
+        found = read_contents(connection, seal)
+    except duckdb.Error:
+        return False
+    if found is None:
+        return True  # of before there were contents
+    pieces = [_piece(connection, span, path, table) for span, path in within.live().items()]
+    named = {(part.writer, part.attempt) for part in found[1]}
+    return all((p.writer, p.attempt) in named for piece in pieces for p in piece.parts)
+
+
 def _delete_leftovers(folder: Path) -> None:
     """Delete what a killed sealing left; nobody else seals while the lock is held."""
     for path in folder.glob(".seal-*.tmp*"):
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, path: Path, table: str) -> int:

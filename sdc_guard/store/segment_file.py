@@ -13,16 +13,20 @@ before it, so that the rows of a file that is damaged or gone are known from its
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .regular import open_regular
+from .schema import TABLES
+
 _MARK = b"SDCG"
 _MARK_SIZE = len(_MARK) + 4
 _TAIL = 8  # length of the footer, PAR1
+_LARGEST = 1 << 30  # bytes; a segment holds a second's rows
+_MOST_ROWS = 1 << 24
 _WRITER = "sdc_guard.writer"
 _ROWS_BEFORE = "sdc_guard.rows_before"
 
@@ -66,23 +70,21 @@ class Segment:
 
     Attributes:
         content: its bytes.
-        damage: why they cannot be trusted, or None.
+        damage: why they cannot be trusted, or None; then the others say something.
+        rows: how many it has.
+        columns: the names of its columns, those that its table has.
+        has_more: whether it has others, as a newer version may have written.
+        writer, rows_before: who wrote it, and how many rows before it; None where it was not
+            recorded.
     """
 
     content: bytes
     damage: str | None
-
-    def columns(self) -> tuple[str, ...]:
-        """The names of its columns."""
-        return tuple(self._metadata().schema.names)
-
-    def written_by(self) -> tuple[str | None, int | None]:
-        """The writer, and the rows that it had written before; None where it was not recorded."""
-        found = self._metadata().metadata or {}
-        writer, before = found.get(_WRITER.encode()), found.get(_ROWS_BEFORE.encode())
-        if writer is None or before is None:
-            return None, None
-        return writer.decode(), int(before)
+    rows: int = 0
+    columns: tuple[str, ...] = ()
+    has_more: bool = False
+    writer: str | None = None
+    rows_before: int | None = None
 
     def crc(self) -> int:
         """The checksum that it carries, unsigned 32-bit; of a sound one."""
@@ -94,23 +96,52 @@ class Segment:
         file = pq.ParquetFile(pa.BufferReader(self.content))
         return file.read(columns=columns, use_threads=False)
 
-    def _metadata(self) -> Any:
-        return pq.read_metadata(pa.BufferReader(self.content))
-
 
 def open_segment(path: Path) -> Segment:
-    """Read a segment and check every byte of it.
+    """Read a segment and check every byte of it, and whether it is one of its folder's table.
 
     Raises:
         FileNotFoundError: it is gone.
     """
     try:
-        content = path.read_bytes()
+        with open_regular(path, most=_LARGEST) as file:
+            content = file.read()
     except FileNotFoundError:
         raise
     except OSError as error:
         return Segment(b"", f"cannot be read: {error.strerror}")
-    return Segment(content, _damage(content))
+    damage = _damage(content)
+    if damage is not None:
+        return Segment(content, damage)
+    try:
+        return _described(content, TABLES[path.parent.parent.name])
+    except Exception as error:  # noqa: BLE001 - because anything can be in a file whose checksum is right
+        told = " ".join(str(error).split())
+        return Segment(content, f"no segment of this table ({told})")
+
+
+def _described(content: bytes, schema: pa.Schema) -> Segment:
+    """A segment whose bytes are those that were written.
+
+    Raises:
+        Exception: they are none of a segment of this table.
+    """
+    metadata = pq.read_metadata(pa.BufferReader(content))
+    found = metadata.schema.to_arrow_schema()
+    if metadata.num_rows > _MOST_ROWS:
+        raise ValueError(f"{metadata.num_rows:,} rows")
+    for name in schema.names:
+        if name in found.names and found.field(name).type != schema.field(name).type:
+            raise TypeError(f"{name} is {found.field(name).type}, not {schema.field(name).type}")
+    if not {"attempt", "step"} <= set(found.names):
+        raise KeyError("no column attempt or step")
+    columns = tuple(name for name in found.names if name in schema.names)
+    segment = Segment(content, None, metadata.num_rows, columns, len(found) > len(columns))
+    told = metadata.metadata or {}
+    writer, before = told.get(_WRITER.encode()), told.get(_ROWS_BEFORE.encode())
+    if writer is None or before is None:
+        return segment
+    return replace(segment, writer=writer.decode(), rows_before=int(before))
 
 
 def segment_damage(path: Path) -> str | None:

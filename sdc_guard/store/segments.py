@@ -11,9 +11,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_SEGMENT = re.compile(r"seg-(\d+)\.parquet")
-_SEAL = re.compile(r"seal-(\d+)-(\d+)\.duckdb")
-_RANK = re.compile(r"rank=(\d+)")
+# no longer numbers: one that is absurd would count as the newest
+_SEGMENT = re.compile(r"seg-([0-9]{8,12})\.parquet")
+_SEAL = re.compile(r"seal-([0-9]{8,12})-([0-9]{8,12})\.duckdb")
+_RANK = re.compile(r"rank=([0-9]{5,7})")
 _LISTINGS = 3  # of a folder whose numbers have a hole, before it is believed
 
 Span = tuple[int, int]
@@ -100,7 +101,7 @@ def listing(folder: Path) -> Listing:
         seals = _numbered(folder, _SEAL)
         found = Listing(
             {key[0]: path for key, path in segments.items()},
-            {(key[0], key[1]): path for key, path in seals.items()},
+            {(key[0], key[1]): path for key, path in seals.items() if key[0] <= key[1]},
         )
         if not found.holes():
             break
@@ -113,7 +114,7 @@ def next_number(folder: Path) -> int:
     for pattern in (_SEGMENT, _SEAL):  # in this order, as in `listing`
         for name in os.listdir(folder):  # noqa: PTH208 - because names alone are far cheaper than paths
             match = pattern.fullmatch(name)
-            if match:
+            if match and int(match.groups()[0]) <= int(match.groups()[-1]):
                 newest = max(newest, int(match.groups()[-1]))
     return newest + 1
 
@@ -132,7 +133,7 @@ def text(value: object) -> str:
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[tuple[int, ...], Path]:
     try:
         names = os.listdir(folder)  # noqa: PTH208 - because names alone are far cheaper than paths
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:  # not there, or a link that leads to itself
         return {}
     matches = ((pattern.fullmatch(name), name) for name in names)
     return {

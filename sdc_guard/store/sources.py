@@ -6,6 +6,7 @@ read of the file and wait until its table is asked for; each file is checked onc
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ import duckdb
 
 from .contents import Part, parts_of_segment
 from .schema import TABLES
-from .seal_file import WRITER_COLUMN, contents_of
+from .seal_file import WRITER_COLUMN, columns_of, contents_of, is_table
 from .segment_file import Segment, open_segment
 from .segments import Listing, Span, listing, quoted, rank_folder, rank_of, text
 from .segments import ranks as ranks_of
@@ -98,7 +99,7 @@ class TraceFiles:
             live = self.live(table, number).values()
             segments = [path for path in live if path in self._segments]
             if writer is not None:
-                segments = [p for p in segments if _opened(p).written_by()[0] == writer]
+                segments = [p for p in segments if _opened(p).writer == writer]
             found += self._sealed([p for p in live if p in self._seals], table, number, writer)
             unsealed += segments
         return found + self._unsealed(unsealed)
@@ -181,7 +182,7 @@ class TraceFiles:
         if segment.damage is not None:
             self.damaged[path] = segment.damage
             return False
-        self._segments[path] = segment.columns()
+        self._segments[path] = segment.columns
         return True
 
     def _attach(self, path: Path, table: str) -> bool:
@@ -190,15 +191,17 @@ class TraceFiles:
         _allow_files(len(self._seals) + _OTHER_FILES)
         try:
             self._connection.execute(f"ATTACH {text(path)} AS {name} (READ_ONLY)")
+            columns = columns_of(self._connection, name, table)
+            if not is_table(columns, table):
+                raise duckdb.CatalogException(f"it holds no table {table} of a trace")
             self._connection.execute(f"SELECT * FROM {name}.{table} LIMIT 0")
         except duckdb.Error as error:
             self._connection.execute(f"DETACH DATABASE IF EXISTS {name}")
-            if not path.exists():
+            if not os.path.lexists(path):
                 raise FileVanishedError from None
             self.damaged[path] = str(error).splitlines()[0]
             return False
-        columns = [column[0] for column in self._connection.description or ()]
-        own = tuple(column for column in columns if column != WRITER_COLUMN)
+        own = tuple(column for column in columns if column in TABLES[table].names)
         self._seals[path] = _Seal(name, own, WRITER_COLUMN in columns)
         return True
 

@@ -20,19 +20,12 @@ import pyarrow as pa
 from ..errors import UsageError
 from .lineage import LAST_STEP, lineage
 from .run_file import RunFile
-from .schema import TABLES
+from .schema import DUCKDB_TYPES, TABLES
 from .troubles import Trouble
 from .whole import VIEWS
 
 _T = TypeVar("_T")
 
-DUCKDB_TYPES = {
-    pa.int32(): "INTEGER",
-    pa.int64(): "BIGINT",
-    pa.float64(): "DOUBLE",
-    pa.bool_(): "BOOLEAN",
-    pa.string(): "VARCHAR",
-}
 ERRORS_OF_THE_QUERY = (
     duckdb.ParserException,
     duckdb.BinderException,

@@ -202,11 +202,11 @@ class Writer:
             return
         self._backlog.setdefault(rows.table, []).append(rows)
         self._backlog_bytes += rows.nbytes
-        if rows.table == "steps":
-            self._steps_waiting += rows.count
-            newest: Any = rows.columns.get("step")
-            step = newest[-1] if is_array(newest) and len(newest) else newest
-            self._newest = rows.columns.get("attempt"), step
+        self._steps_waiting += rows.count if rows.table == "steps" else 0
+        newest: Any = rows.columns.get("step")
+        step = newest[-1] if is_array(newest) and len(newest) else newest
+        if step is not None and rows.columns.get("attempt") is not None:
+            self._newest = rows.columns["attempt"], step
 
     def _drop(self, count: int, error: Exception, *, where: str = "keeping rows") -> None:
         self._health.dropped += count
@@ -226,7 +226,7 @@ class Writer:
         self._publish_tables()
         if self._backlog:
             self._refused_since = self._refused_since or time.time()
-        elif self._refused_since is not None:
+        elif self._refused_since is not None and self._newest[0] is not None:
             self._take(self._trouble_is_over(self._refused_since))
             self._refused_since = None
             self._publish_tables()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import RunNotFound, SdcGuardError, UsageError
 from ..store.reader import RunReader
+from ..store.ring import left_rings
 from .status import RunStatus, aged, status_of, unread
 
 RENEW_AFTER = 300  # refreshes; a reader remembers each file that it ever checked
@@ -104,7 +105,8 @@ class _Followed:
 def _mark(run: Path) -> _Mark:
     """Changes when anything is published in a run: files only come into folders, or go."""
     folders = sorted((run / "trace").glob("*/rank=*"))
-    return tuple(_changed(path) for path in (run / "run.json", *folders))
+    left = left_rings(run)  # of killed processes
+    return tuple(_changed(path) for path in (run / "run.json", *folders, *left))
 
 
 def _changed(path: Path) -> int | None:
