@@ -75,7 +75,7 @@ def enqueue(run: Path, layers: int, steps: int, pause: float) -> dict[str, list[
         "append": of the call alone. "keep": of a step's evidence in the ring.
     """
     health = Health()
-    writer = Writer(run, 0, health, ring_bytes=room(layers, all_digests=False))
+    writer = Writer(run, 0, health, ring_bytes=room(layers))
     taken: dict[str, list[float]] = {"append": [], "keep": []}
     for number in range(steps):
         columns, of_step = layer_columns([number], layers), step_columns([number])

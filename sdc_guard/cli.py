@@ -188,12 +188,22 @@ def sql(run: str, query: str, attempt: int | None, as_json: bool) -> None:
     from .store.opening import open_run
 
     with open_run(run, attempt) as reader:
+        _check_that_it_reads(query)
         result = reader.arrow(query)
         losses = [loss.text for loss in reader.losses()]
     with _while_somebody_reads():
         (_print_json if as_json else _print_csv)(result, losses)
     for loss in losses:
         click.echo(f"sdc-guard: {loss}", err=True)
+
+
+def _check_that_it_reads(query: str) -> None:
+    import duckdb
+
+    with contextlib.suppress(duckdb.Error):  # what is no SQL is told when it is asked
+        kinds = {statement.type for statement in duckdb.extract_statements(query)}
+        if kinds - {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}:
+            raise UsageError("only a query that reads is answered", where=query)
 
 
 def _print_csv(result: Any, _: list[str]) -> None:

@@ -140,7 +140,7 @@ class Guard:
         ranks.meet(policy, wait=self._consequences.blocking)
         self._compactor = Compactor(self.run)
         on_segment = self._compactor.segment_published if self._place.rank == 0 else None
-        size = room(len(self._place.parameters), all_digests=digest_budget is None)
+        size = room(len(self._place.parameters), budget=digest_budget)
         self._writer = Writer(self.run, self._place.rank, self.health, on_segment, size)
         self._recorder = Recorder(self._writer, self._place.attempt, self._consequences.notice)
         self._checkpoints = Checkpoints(

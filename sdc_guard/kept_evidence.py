@@ -25,6 +25,7 @@ AFTER: Final = "after"
 _STEPS: Final = 52  # of which evidence waits to be judged, and rows to be published
 _PER_LAYER, _PER_STEP = 48, 1024  # bytes of a frame
 _PER_DIGEST: Final = 64
+_SMALL_BUDGET: Final = 1.0  # percent
 _NO_DIGESTS: Final[tuple[list[str], list[int], bytes]] = [], [], b""
 
 
@@ -35,14 +36,16 @@ class Place:
         self.scope, self.copies = scope, copies
 
 
-def room(layers: int, *, all_digests: bool) -> int:
+def room(layers: int, *, budget: float | None = 0.0) -> int:
     """Bytes of a ring that holds what is not yet published.
 
     Args:
         layers: that are measured.
-        all_digests: whether each step has those of all parameters and both moments, twice.
+        budget: percent of a step's time for digests; of a large one, as of None, each step may
+            have those of all parameters and both moments, twice.
     """
-    per_layer = _PER_LAYER + (6 * _PER_DIGEST if all_digests else 0)
+    many = budget is None or budget > _SMALL_BUDGET
+    per_layer = _PER_LAYER + (6 * _PER_DIGEST if many else 0)
     return 2 * _STEPS * (per_layer * layers + _PER_STEP)
 
 

@@ -22,7 +22,7 @@ from .detect.shadow import repeat_alert
 from .digest import Digest
 from .digest.reference import MASK64
 from .evidence import AfterStep, BeforeStep, HostCopy
-from .kept_evidence import after_frame, before_frame
+from .kept_evidence import after_frame, before_frame, room
 from .kept_evidence import layer_columns as columns_of_layers
 from .layer_rows import Held, LayerRows, judged, layer_rows
 from .quiet_steps import (
@@ -82,6 +82,7 @@ class Recorder:
             replicas: ranks among which plain gradients are reduced.
             reduces: whether they are known to be, by DistributedDataParallel.
         """
+        self._writer.make_room(room(len(named)))
         self._foreign.watch({layer.id for layer in named} - {layer.id for layer in layers})
         self._names = {layer.id: layer.name for layer in named}
         self._order = np.array([layer.id for layer in layers], dtype=np.int32)

@@ -46,7 +46,7 @@ def left_tables(content: bytes, numel: Mapping[int, int]) -> dict[str, pa.Record
             more = _batch(table, made[table])
             whole = pa.concat_batches([whole, _without(more, whole, KEYS[table])])
         if whole.num_rows:
-            found[table] = whole
+            found[table] = _in_order(whole)
     return found
 
 
@@ -66,6 +66,14 @@ def _rows(content: bytes, numel: dict[int, int]) -> Iterator[tuple[bool, Rows]]:
 
 def _batch(table: str, rows: list[Rows]) -> pa.RecordBatch:
     return batch(table, rows, lambda _count, _error: None)
+
+
+def _in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """By step: those that were queued and those that are made of evidence took turns."""
+    attempt, step = rows.column("attempt"), rows.column("step")
+    if attempt.null_count or step.null_count:
+        return rows
+    return rows.take(pa.array(np.lexsort((step.to_numpy(), attempt.to_numpy()))))
 
 
 def _without(rows: pa.RecordBatch, held: pa.RecordBatch, keys: tuple[str, ...]) -> pa.RecordBatch:

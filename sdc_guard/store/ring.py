@@ -51,12 +51,16 @@ class Ring:
         rank: whose frames these are.
         size: of the file in bytes; kept between SMALLEST and LARGEST.
 
+    Attributes:
+        path: the file.
+        size: as it is.
+
     Raises:
         OSError: the file cannot be made, or its space not be reserved.
     """
 
     def __init__(self, folder: Path, rank: int, size: int) -> None:
-        self._size = min(max(size, SMALLEST), LARGEST) // _ALIGNED * _ALIGNED
+        self.size = min(max(size, SMALLEST), LARGEST) // _ALIGNED * _ALIGNED
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"rank={rank:05d}-{secrets.token_hex(6)}.ring"
         self._lock = threading.Lock()
@@ -66,7 +70,7 @@ class Ring:
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.posix_fallocate(self._file, 0, self._size)  # no frame may meet a full disk
+            os.posix_fallocate(self._file, 0, self.size)  # no frame may meet a full disk
         except BaseException:
             self.remove()
             raise
@@ -81,10 +85,10 @@ class Ring:
         """
         with self._lock:
             payload = self._packer.pack(content)
-            if _HEAD.size + len(payload) > self._size // 4:
+            if _HEAD.size + len(payload) > self.size // 4:
                 return False
             frame = framed(self._sequence, payload)
-            if self._next + len(frame) > self._size:
+            if self._next + len(frame) > self.size:
                 self._next = 0
             os.pwrite(self._file, frame, self._next)
             self._next += len(frame)

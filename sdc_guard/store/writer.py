@@ -22,7 +22,7 @@ import pyarrow as pa
 from .health import Health
 from .left_behind import fold
 from .publishing import publish_rows
-from .ring import SMALLEST, Ring, ring_folder
+from .ring import LARGEST, SMALLEST, Ring, ring_folder
 from .row_frames import row_frame
 from .rows import Rows, batch, count_of, is_array
 from .schema import TABLES
@@ -74,6 +74,7 @@ class Writer:
         self._newest: tuple[Any, Any] = None, None  # attempt and step
         self._refused_since: float | None = None  # seconds since the epoch
         self._closed = False
+        self._full_rings: list[Ring] = []  # what they hold may not be published yet
         self._ring = self._make_ring(ring_bytes)
         self._thread = threading.Thread(target=self._serve, name="sdc-guard-writer", daemon=True)
         self._thread.start()
@@ -96,6 +97,13 @@ class Writer:
             self._ring = None
             self._health.trouble(_LAST_SECOND, error)
             return False
+
+    def make_room(self, size: int) -> None:
+        """Have a ring of `size` bytes at least from now on, as far as rings may be that large."""
+        if self._ring is None or min(size, LARGEST) <= self._ring.size:
+            return
+        self._full_rings.append(self._ring)
+        self._ring = self._make_ring(size)
 
     def append(self, table: str, *, kept: bool = False, **columns: Any) -> None:
         """Queue rows of `table`; never raises, and waits for nothing but a write to the ring.
@@ -151,8 +159,9 @@ class Writer:
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             self._health.trouble("closing", TimeoutError(f"the disk is stuck for {timeout:g} s"))
-        elif self._ring is not None:
-            self._ring.leave() if self._backlog else self._ring.remove()
+            return
+        for ring in [*self._full_rings, *([self._ring] if self._ring is not None else [])]:
+            ring.leave() if self._backlog else ring.remove()
 
     def _make_ring(self, size: int) -> Ring | None:
         if not size:

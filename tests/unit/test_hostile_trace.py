@@ -287,3 +287,14 @@ def test_a_ring_is_no_larger_than_rings_are(run: Path) -> None:
     os.truncate(path, LARGEST + 32)
     assert fold(run) == 0
     assert path.exists()
+
+
+def test_sql_writes_nothing(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    for query in (f"COPY (SELECT 1) TO '{out}'", "SELECT 1; CREATE TABLE x (a INT)"):
+        done = CliRunner().invoke(main, ["sql", str(run), query])
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "only a query that reads" in done.stderr
+    assert not out.exists()
+    for query in ("SHOW TABLES", "DESCRIBE steps", "FROM steps", "EXPLAIN SELECT 1"):
+        assert CliRunner().invoke(main, ["sql", str(run), query]).exit_code == 0

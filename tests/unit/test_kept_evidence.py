@@ -152,3 +152,23 @@ def test_shards_and_reduced_gradients(rng: np.random.Generator, reduces: bool) -
         np.testing.assert_array_equal(rows.columns["norm"], part.measures[:, 0])
         assert rows.columns["scope"] == part.scope
         np.testing.assert_array_equal(rows.columns["copies"], part.copies)
+
+
+def test_a_ring_grows_with_the_model(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(6, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Guard(model, optimizer, run=tmp_path / "run", policy="record") as guard:
+        for step in range(8):
+            if step == 4:
+                for _ in range(900):
+                    model.append(nn.Linear(3, 3))
+                optimizer.add_param_group({"params": list(model[1:].parameters())})
+            model(torch.randn(4, 6)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        numel = {layer.id: layer.numel for layer in guard._place.ranks.newest().layers}
+        steps = []
+        for _, path in rings(tmp_path / "run"):
+            steps += left_tables(path.read_bytes(), numel)["steps"].column("step").to_pylist()
+    assert sorted(steps) == list(range(8))
+    assert rings(tmp_path / "run") == []
