@@ -1,17 +1,17 @@
 """The writer thread: takes rows from the training thread, publishes them as segments.
 
-The training thread only appends to a bounded queue. Whatever goes wrong with the disk stays in
-this thread: the rows are kept up to the bound and tried again, and the trouble is counted.
+The training thread only appends to a bounded queue, and wakes the other one no more than once for
+20 steps: each time that one wakes, both want Python's lock. Whatever goes wrong with the disk stays
+in this thread: the rows are kept up to the bound and tried again, and the trouble is counted.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import queue
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,12 +65,13 @@ class Writer:
         self._rank = rank
         self._health = health
         self._on_segment = on_segment
-        self._queue: queue.Queue[Rows | _Flush | None] = queue.Queue(QUEUE_LIMIT)
+        self._queue: deque[Rows | _Flush | None] = deque()
         self._backlog: dict[str, list[Rows | pa.RecordBatch]] = {}
         self._backlog_bytes = 0
         self._name = secrets.token_hex(8)
         self._published: dict[str, int] = {}  # rows by table
-        self._steps_waiting = 0
+        self._steps_queued = 0
+        self._awake = threading.Event()
         self._newest: tuple[Any, Any] = None, None  # attempt and step
         self._refused_since: float | None = None  # seconds since the epoch
         self._closed = False
@@ -82,7 +83,7 @@ class Writer:
     @property
     def queued(self) -> int:
         """Batches of rows that wait for the thread."""
-        return self._queue.qsize()
+        return len(self._queue)
 
     def keep(self, frame: Sequence[Any]) -> bool:
         """Put a frame into the ring, where it survives this process; False if it is not there."""
@@ -121,10 +122,14 @@ class Writer:
             return
         if not kept:
             self.keep(row_frame(table, columns, count))
-        try:
-            self._queue.put_nowait(Rows(table, columns, count))
-        except queue.Full:
+        if len(self._queue) >= QUEUE_LIMIT:
             self._drop(count, BufferError("rows dropped, the disk is too slow"))
+            return
+        self._queue.append(Rows(table, columns, count))
+        if table == "steps":
+            self._steps_queued += count
+            if self._steps_queued >= FLUSH_STEPS:
+                self._wake()
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until everything queued so far is published.
@@ -135,28 +140,21 @@ class Writer:
         if not self._thread.is_alive():
             return not self._backlog
         request = _Flush()
-        deadline = time.monotonic() + timeout
-        try:
-            self._queue.put(request, timeout=timeout)
-        except queue.Full:
-            return False
-        return request.done.wait(max(0.0, deadline - time.monotonic())) and request.complete
+        self._ask(request)
+        return request.done.wait(timeout) and request.complete
 
     def nudge(self) -> None:
         """Ask for what is queued to be published soon, without waiting for it."""
         if not self._closed:
-            with contextlib.suppress(queue.Full):
-                self._queue.put_nowait(_Flush())
+            self._wake()
 
     def close(self, timeout: float = 30.0) -> None:
         """Publish what is left and end the thread; rows that the disk still refuses are dropped."""
         if not self._thread.is_alive():
             return
         self._closed = True
-        deadline = time.monotonic() + timeout
-        with contextlib.suppress(queue.Full):
-            self._queue.put(None, timeout=timeout)
-        self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._ask(None)
+        self._thread.join(timeout)
         if self._thread.is_alive():
             self._health.trouble("closing", TimeoutError(f"the disk is stuck for {timeout:g} s"))
             return
@@ -172,28 +170,39 @@ class Writer:
             self._health.trouble(_LAST_SECOND, error)
             return None
 
+    def _ask(self, request: _Flush | None) -> None:
+        self._queue.append(request)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._steps_queued = 0
+        self._awake.set()
+
     def _serve(self) -> None:
         self._fold()
-        last = time.monotonic()
-        while True:
-            try:
-                item = self._queue.get(timeout=max(0.0, last + FLUSH_SECONDS - time.monotonic()))
-            except queue.Empty:
-                self._publish_all()
-                last = time.monotonic()
-                continue
+        ended = False
+        while not ended:
+            self._awake.wait(FLUSH_SECONDS)
+            self._awake.clear()
+            requests, ended = self._take_all()
+            self._publish_all()
+            for request in requests:
+                request.complete = not self._backlog
+                request.done.set()
+        self._give_up()
+
+    def _take_all(self) -> tuple[list[_Flush], bool]:
+        """Take what is queued now; the requests among it, and whether the last one was to end."""
+        requests: list[_Flush] = []
+        while self._queue:
+            item = self._queue.popleft()
+            if item is None:
+                return requests, True
             if isinstance(item, Rows):
                 self._take(item)
-            due = self._steps_waiting >= FLUSH_STEPS
-            if not isinstance(item, Rows) or due or time.monotonic() - last > FLUSH_SECONDS:
-                self._publish_all()
-                last = time.monotonic()
-            if isinstance(item, _Flush):
-                item.complete = not self._backlog
-                item.done.set()
-            if item is None:
-                self._give_up()
-                return
+            else:
+                requests.append(item)
+        return requests, False
 
     def _fold(self) -> None:
         """Publish what this rank's process before this one left, if it was killed."""
@@ -211,7 +220,6 @@ class Writer:
             return
         self._backlog.setdefault(rows.table, []).append(rows)
         self._backlog_bytes += rows.nbytes
-        self._steps_waiting += rows.count if rows.table == "steps" else 0
         newest: Any = rows.columns.get("step")
         step = newest[-1] if is_array(newest) and len(newest) else newest
         if step is not None and rows.columns.get("attempt") is not None:
@@ -231,7 +239,6 @@ class Writer:
             self._drop(left, BufferError(f"{left} rows dropped at the end, the disk refuses them"))
 
     def _publish_all(self) -> None:
-        self._steps_waiting = 0
         self._publish_tables()
         if self._backlog:
             self._refused_since = self._refused_since or time.time()
