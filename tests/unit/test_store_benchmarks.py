@@ -114,7 +114,11 @@ def test_a_short_run_of_the_store(tmp_path: Path) -> None:
     sizes += ["--rounds", 2, "--block", 2, "--operations", 50, "--repeats", 2]
     printed, found = run_benchmark("store.py", *sizes, "--json", tmp_path / "store.json")
     assert set(found) == set(store.PARTS)
-    assert (found["write"]["rows"], found["write"]["segments"]) == (480, 2)
+    assert found["write"]["rows"] == 480
+    assert found["write"]["segments"] in (
+        1,
+        2,
+    )  # the writer wakes at 20 steps, and takes what is there
     assert found["write"]["enqueue_us"]["append"]["count"] == 40
     assert [loop["loop"] for loop in found["slowdown"]] == ["small operations", "GPT 1M"]
     assert [row["arm"] for row in found["slowdown"][1]["arms"]] == [
