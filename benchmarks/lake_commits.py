@@ -59,7 +59,7 @@ def upload(run: Path, lake: Lake, ranks: set[int]) -> None:
         start = time.perf_counter()
         try:
             done = commit(*arguments, **options)
-        except Exception:
+        except Exception:  # whatever it is: it is printed, and raised on
             print("conflict", flush=True)
             raise
         if done.records:

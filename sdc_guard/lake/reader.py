@@ -57,7 +57,7 @@ class LakeReader(TraceReader):
         except duckdb.Error as error:
             connection.close()
             raise unavailable(self._lake, error) from None
-        except Exception:
+        except Exception:  # whatever it is: the connection must not be kept; it is raised on
             connection.close()
             raise
 

@@ -5,6 +5,9 @@ by which the same function came to be compiled. What is recorded here is compare
 what a replay records, so the order is a part of the format: 64 lanes, element i in lane i mod 64,
 added as (0 to 15) + (16 to 31), (32 to 47) + (48 to 63), both, and then by halves. It is written
 as operations on vectors of 16, which every processor does exactly, some in several instructions.
+
+numba compiles it into its callers, and keeps their machine code as long as their own file is the
+same: after a change here delete `__pycache__/*.nbi`, or the old code goes on running.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def require() -> None:
         return
     if os.environ.get("REQUIRE_POSTGRES") == "1":
         pytest.fail(f"{reason}, and REQUIRE_POSTGRES=1")
-    pytest.skip(reason)
+    pytest.skip(reason)  # it says what is missing
 
 
 class Server:

@@ -38,7 +38,7 @@ def timed(*arguments, **options):
     start = time.perf_counter()
     try:
         done = commit(*arguments, **options)
-    except Exception as error:
+    except Exception as error:  # whatever it is: it is printed, and raised on
         print("conflict" if "conflict" in str(error) else f"error {error!r}", flush=True)
         raise
     if done.records:
