@@ -16,12 +16,14 @@ import torch
 from .attached import close_earlier, close_if_alive, forget, remember
 from .attempt import Place, register_attempt, with_layers_of
 from .checkpoints import Checkpoints
+from .checks.check import Checks
+from .checks.chosen import checks_of
 from .collector import Collector
 from .consequences import Consequences
 from .detached import DetachedGuard
 from .detect.alert import Alert
 from .kept_evidence import room
-from .options import Policy, check, group_sizes, listed
+from .options import Policy, check, check_cadences, group_sizes, listed
 from .pending import PendingEvidence
 from .recorder import Recorder
 from .safely import Safely
@@ -80,6 +82,19 @@ class Guard:
             alone proves all changes between steps in the step where they happen.
         invariants_every: steps in which each element of Adam's state, and how far it moved its
             parameter, is once compared with what Adam's arithmetic can do; None for never.
+        overlap_digests: whether the digests of the state are taken by a thread of their own while
+            forward and backward run. It costs less where a core is free, and leaves the moments
+            right after a step and right before the next one unwatched.
+        digest_buffers: whether the model's buffers are digested like its parameters.
+        digest_gradients: whether the digest of each gradient is recorded at each step.
+        replicas_every: steps from one comparison of what several ranks hold alike to the next;
+            None for never.
+        audit: the loss of a micro-batch as the training computes it, the very tensor whose
+            backward() the script calls, without a loss scale: audit(model, batch) → scalar
+            tensor. With it some steps are run again before they are applied, and compared.
+        audit_rate: probability with which a step is audited; one with an alert is in any case.
+        ledger: file in which strikes against devices outlive the run, one for all runs.
+        probe_every: steps from one computation of a known answer to the next; None for never.
 
     Of several ranks each makes its own guard, after init_process_group and with the same folder.
     Rank 0 starts the run; the others wait for it here, no longer than for a collective, and no
@@ -107,9 +122,23 @@ class Guard:
         scaler: torch.amp.GradScaler | None = None,
         digest_budget: float | None = 0.2,
         invariants_every: int | None = 2000,
+        overlap_digests: bool = False,
+        digest_buffers: bool = False,
+        digest_gradients: bool = False,
+        replicas_every: int | None = 100,
+        audit: LossFunction | None = None,
+        audit_rate: float = 0.001,
+        ledger: str | Path | None = None,
+        probe_every: int | None = 500,
     ) -> None:
         self._optimizers = listed(optimizer)
-        check(policy, first_step, shadow_every, digest_budget, invariants_every)
+        check(policy, first_step, digest_budget, audit_rate)
+        check_cadences(
+            shadow_every=shadow_every,
+            invariants_every=invariants_every,
+            replicas_every=replicas_every,
+            probe_every=probe_every,
+        )
         replayed = os.environ.get(RUN_VARIABLE)
         self.run = Path(replayed or run).absolute()  # the script may change its working folder
         if replayed:
@@ -149,6 +178,8 @@ class Guard:
         self._scale = LossScale(scaler)
         self._collector = Collector(self._optimizers, self._scale, Rotation(digest_budget))
         self._pending = PendingEvidence(self._recorder, self._collector, self._leave_out)
+        self._found: list[Alert] = []  # by checks, before the step that is open is applied
+        self._checks = Checks((), self.health)
         self._watch()
         for kind, detail in self._place.events:
             self._recorder.event(first_step, kind, detail)
@@ -157,6 +188,20 @@ class Guard:
         if self._place.inherited is not None:
             self._recorder.report(first_step, [self._place.inherited])
         self._hooks = StepHooks(self._optimizers, self)
+        chosen = checks_of(
+            self,
+            model,
+            self._optimizers,
+            lambda: self._collector.state,
+            ranks,
+            self.run,
+            replicas_every=replicas_every,
+            audit=audit,
+            audit_rate=audit_rate,
+            ledger=None if ledger is None else Path(ledger).absolute(),
+            probe_every=probe_every,
+        )
+        self._checks = Checks(chosen, self.health)
         remember(self, self._optimizers, self.run)
         self._at_exit = atexit.register(close_if_alive, weakref.ref(self))
 
@@ -183,6 +228,7 @@ class Guard:
             self._settle()
             if not (self._hooks.open and self._emitted):  # a line search evaluates once more
                 self._collector.observe(loss, batch)
+                self._checks.observed(self._step, loss, batch)
         except Exception as error:  # noqa: BLE001 - because the training goes on
             self.health.trouble("observing a batch", error)
 
@@ -199,6 +245,7 @@ class Guard:
             self._drain(wait=True)
             self._recorder.forget_state()
             self._recorder.event(self._step, "refresh", "the script wrote to the state on purpose")
+            self._checks.state_written()
             self._look_again()
 
     def checkpoint(self, objects: Mapping[str, Any], step: int) -> Path | None:
@@ -242,6 +289,8 @@ class Guard:
         self._closed = True
         self._hooks.remove()
         self._capture.remove()
+        if self._place.owner == os.getpid():
+            self._checks.close()
         self._consequences.step_ended()
         forget(self)
         atexit.unregister(self._at_exit)
@@ -282,6 +331,7 @@ class Guard:
             self._collector.find_state(self._step)
             self._keep("before")
             if not later:
+                self._checks.step_begins(self._step)
                 self._emit()
         except Exception as error:  # noqa: BLE001 - because the training goes on
             self.health.trouble(_RECORDING, error)
@@ -337,9 +387,23 @@ class Guard:
             with self._safely(_RECORDING):
                 self._drain(wait=True)
             self._recorder.forget_state()  # the next step has nothing true to be compared with
-        self._emitted = False
+        self._checks.step_ended(self._step)
+        self._emitted, self._found = False, []
         self._step += 1
         self._stepped = True
+
+    # what checks tell
+
+    def report(self, alerts: list[Alert]) -> None:
+        """Take what a check found; called by the guard's own checks."""
+        with self._safely("reporting"):
+            self._drain(wait=True)  # alerts are in the order of their steps
+            self._found += alerts if self._hooks.open else []
+            self._recorder.report(self._step, alerts)
+
+    def event(self, step: int, kind: str, detail: str) -> None:
+        """Record an event; called by the guard's own checks."""
+        self._recorder.event(step, kind, detail)
 
     # what GradientCapture tells
 
@@ -356,6 +420,7 @@ class Guard:
             self._scale.backward_ended()
             if self._look_again_if_changed():
                 self._capture.measure_now()
+            self._checks.backward_ended(self._step)
             self._hooks.backward_ended()
 
     def _mine(self) -> bool:
@@ -441,6 +506,7 @@ class Guard:
             gone = [before[number] for number in sorted(before.keys() - now.keys())]
             detail = json.dumps({"added": added, "gone": gone})
             self._recorder.event(self._step, "layers changed", detail)
+        self._checks.layers_changed()
 
     def _look_for_a_pipeline(self) -> None:
         """See a pipeline whose stage was made after the guard, before its first step."""
@@ -461,7 +527,7 @@ class Guard:
 
     def _leave_out(self, alerts: list[Alert]) -> bool:
         """Whether these alerts, or another rank's, leave the open step out."""
-        if not self._hooks.open or not self._consequences.leave_out(alerts):
+        if not self._hooks.open or not self._consequences.leave_out([*self._found, *alerts]):
             return False
         if self._consequences.other_rank is not None:
             alerting = f"rank {self._consequences.other_rank} has an alert"

@@ -32,13 +32,7 @@ def listed(
     return found
 
 
-def check(
-    policy: str,
-    first_step: int,
-    shadow_every: int,
-    digest_budget: float | None,
-    invariants_every: int | None,
-) -> None:
+def check(policy: str, first_step: int, digest_budget: float | None, audit_rate: float) -> None:
     """Refuse what cannot be meant.
 
     Raises:
@@ -46,15 +40,29 @@ def check(
     """
     if policy not in POLICIES:
         raise UsageError(f"no policy {policy!r}", next_step=f"use one of {', '.join(POLICIES)}")
-    if first_step < 0 or shadow_every < 1:
-        raise UsageError("first_step must be at least 0 and shadow_every at least 1")
+    if first_step < 0:
+        raise UsageError("first_step must be at least 0")
     if digest_budget is not None and not 0 <= digest_budget <= 100:
         raise UsageError(
             f"digest_budget is {digest_budget}, and must be a percentage",
             next_step="give 0 to 100, or None for every tensor at every step",
         )
-    if invariants_every is not None and invariants_every < 1:
-        raise UsageError("invariants_every must be at least 1, or None for never")
+    if not 0 <= audit_rate <= 1:
+        raise UsageError(f"audit_rate is {audit_rate}, and must be a probability, 0 to 1")
+
+
+def check_cadences(**cadences: int | None) -> None:
+    """Refuse what is no number of steps.
+
+    Args:
+        **cadences: by the name of Guard's argument; None for never.
+
+    Raises:
+        UsageError: one is less than 1.
+    """
+    for name, steps in cadences.items():
+        if steps is not None and steps < 1:
+            raise UsageError(f"{name} must be at least 1, or None for never")
 
 
 def group_sizes(optimizers: list[torch.optim.Optimizer]) -> list[int]:

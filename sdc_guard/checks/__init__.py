@@ -1,0 +1,1 @@
+"""What is compared besides a step's own evidence: replicas, steps run again, known answers."""

@@ -1,0 +1,86 @@
+"""What a check is told of the training, and how it tells what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from ..detect.alert import Alert
+from ..safely import Safely
+from ..store.health import Health
+
+
+class Telling(Protocol):
+    """Takes what checks find, in the thread of the training."""
+
+    def report(self, alerts: list[Alert]) -> None:
+        """Store alerts, and let the guard's policy follow from them."""
+
+    def event(self, step: int, kind: str, detail: str) -> None:
+        """Store an event."""
+
+
+class Check:
+    """A comparison at a cadence of its own. Each method is called in the thread of the training.
+
+    What a method raises is counted in the guard's health, and neither the training nor another
+    check notices.
+    """
+
+    def observed(self, step: int, loss: Any, batch: Any) -> None:
+        """The script gave the loss and the batch of a micro-batch of step `step`."""
+
+    def backward_ended(self, step: int) -> None:
+        """A backward ended; gradients are reduced, and not yet clipped."""
+
+    def step_begins(self, step: int) -> None:
+        """The optimizer is about to apply step `step`; its gradients may be clipped by now."""
+
+    def step_ended(self, step: int) -> None:
+        """The optimizer has applied step `step`, or it was left out."""
+
+    def state_written(self) -> None:
+        """The script has written to parameters or optimizer state on purpose."""
+
+    def layers_changed(self) -> None:
+        """Parameters were added, replaced or unfrozen."""
+
+    def close(self) -> None:
+        """Nothing more will come: let go of hooks and threads."""
+
+
+class Checks(Check):
+    """Several checks as one.
+
+    Args:
+        health: counts what goes wrong in one of them.
+    """
+
+    def __init__(self, checks: Iterable[Check], health: Health) -> None:
+        self._checks, self._health = list(checks), health
+
+    def observed(self, step: int, loss: Any, batch: Any) -> None:
+        self._tell(lambda check: check.observed(step, loss, batch))
+
+    def backward_ended(self, step: int) -> None:
+        self._tell(lambda check: check.backward_ended(step))
+
+    def step_begins(self, step: int) -> None:
+        self._tell(lambda check: check.step_begins(step))
+
+    def step_ended(self, step: int) -> None:
+        self._tell(lambda check: check.step_ended(step))
+
+    def state_written(self) -> None:
+        self._tell(lambda check: check.state_written())
+
+    def layers_changed(self) -> None:
+        self._tell(lambda check: check.layers_changed())
+
+    def close(self) -> None:
+        self._tell(lambda check: check.close())
+
+    def _tell(self, told: Callable[[Check], None]) -> None:
+        for check in self._checks:
+            with Safely(self._health, type(check).__name__):
+                told(check)
