@@ -177,7 +177,7 @@ def _not_carried(
 ) -> list[tuple[str, str]]:
     names = {
         "written by forward": [layer.name for layer, p in found if id(p) in written],
-        "sharded along several dimensions": [
+        "in an unknown place of the whole": [
             layer.name for layer, p in found if placement(p).offset is None
         ],
     }

@@ -37,6 +37,7 @@ from .quiet_steps import (
 )
 from .signals.batch import fold_all
 from .signals.placement import Placement
+from .signals.state import Live
 from .store.run_file import Layer
 from .store.writer import Writer
 
@@ -165,14 +166,14 @@ class Recorder:
     def before_step(
         self,
         evidence: BeforeStep,
-        live: Callable[[Key], torch.Tensor | None],
+        live: Live,
         skip_on_alert: Callable[[list[Alert]], bool] = lambda _: False,
     ) -> None:
         """Record what was found before a step and raise its alerts.
 
         Args:
             evidence: its copies are read; they should be ready.
-            live: gives a digested tensor, if it is here whole, to read a changed element from.
+            live: gives this rank's part of a digested tensor, to read a changed element from.
             skip_on_alert: whether these alerts make the guard skip the step.
         """
         step = evidence.step
@@ -290,16 +291,14 @@ class Recorder:
     def _carried(self, keys: tuple[Key, ...], rows: HostCopy) -> DigestTable:
         return self._foreign.without_written(DigestTable(keys, rows.array()))
 
-    def _carried_alerts(
-        self, step: int, found: DigestTable, live: Callable[[Key], torch.Tensor | None]
-    ) -> list[Alert]:
+    def _carried_alerts(self, step: int, found: DigestTable, live: Live) -> list[Alert]:
         if self._left_behind is None or not found.keys:
             return []
         alerts = []
         for key, old, new in changed(self._left_behind, found):
             expected, actual = _digest(self._left_behind.rows[old]), _digest(found.rows[new])
-            tensor = live(key)
-            single = None if tensor is None else solve_change(tensor, expected, actual)
+            here = live(key)
+            single = here and solve_change(here[0], expected, actual, place=here[1])
             location: dict[str, Any] = {}
             if single is not None:
                 location = {

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
-from ..digest import Digest, SingleChange, digest_tensor, find_change
+from ..digest import Digest, Place, SingleChange, digest_tensor, find_change
 from ..digest.reference import words
+from ..digest.span import pieces, runs_of
 from ..errors import CheckpointUnreadable
 from .manifest import Manifest
 from .torch_file import read_torch_file
@@ -90,12 +91,20 @@ def compare_tensors(
     return ByteCheck(tuple(mismatches), missing, dict(crc or {}), unlisted)
 
 
-def solve_change(tensor: torch.Tensor, expected: Digest, found: Digest) -> SingleChange | None:
+def solve_change(
+    tensor: torch.Tensor, expected: Digest, found: Digest, *, place: Place = 0
+) -> SingleChange | None:
     """The one element by which `tensor` differs from what had the digest `expected`, proven by H.
 
     Args:
         tensor: as it is.
         expected: digest that it should have.
         found: digest that it has.
+        place: of the tensor, if it is a part of a whole one; the index found is that in the whole.
     """
-    return find_change(words(tensor), expected, found)
+    for piece, where in pieces(tensor, place):
+        span = runs_of(where, piece.numel(), 2 if tensor.is_complex() else 1)
+        change = find_change(words(piece), expected, found, place=span)
+        if change is not None:
+            return change
+    return None

@@ -6,90 +6,97 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numba import carray
-from numpy.typing import NDArray
 
-from ..compiled import address, compiled, pointer
+from ..compiled import compiled, pointer
+from .lanes import M1, M2, STEP, K, sums_of_1, sums_of_2, sums_of_4, sums_of_8
 
-_K: Final = np.uint64(0x9E3779B97F4A7C15)
-_M1: Final = np.uint64(0xBF58476D1CE4E5B9)
-_M2: Final = np.uint64(0x94D049BB133111EB)
+_K, _M1, _M2 = np.uint64(K), np.uint64(M1), np.uint64(M2)
 _30, _27, _31, _1 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(1)
+_STEP: Final = np.int64(STEP)
 
 
 @compiled()
-def _sum_words(words: Any, width: int, first: int, stride: int, out: Any) -> None:
-    h, s1, s2 = np.uint64(0), np.uint64(0), np.uint64(0)
-    for begin in range(0, len(words), width):
-        index = np.uint64(first + begin // width * stride)
-        spread = index * _K
-        for i in range(begin, begin + width):
-            word = np.uint64(words[i])
-            mixed = word ^ spread
-            mixed = (mixed ^ (mixed >> _30)) * _M1
-            mixed = (mixed ^ (mixed >> _27)) * _M2
-            h += mixed ^ (mixed >> _31)
-            index += _1
-            spread += _K
-            s1 += word
-            s2 += index * word
-    out[0] = np.int64(h)
-    out[1] = np.int64(s1)
-    out[2] = np.int64(s2)
+def _added_to(sums: Any, words: Any, first: Any) -> Any:
+    """Sums with those of a few words more."""
+    h, s1, s2 = sums
+    index = first
+    for i in range(len(words)):
+        word = np.uint64(words[i])
+        mixed = word ^ (index * _K)
+        mixed = (mixed ^ (mixed >> _30)) * _M1
+        mixed = (mixed ^ (mixed >> _27)) * _M2
+        index += _1
+        h += mixed ^ (mixed >> _31)
+        s1 += word
+        s2 += index * word
+    return h, s1, s2
 
 
 @compiled()
-def _sum_4_into_row(address: int, count: int, first: int, rows: Any, row: int) -> None:
-    _sum_words(carray(pointer(address), count, np.uint32), max(count, 1), first, 0, rows[row])
+def _run(address: int, size: int, count: int, first: Any) -> Any:
+    """H, S1 and S2 of consecutive words of `size` bytes from index `first` on."""
+    steps = count // _STEP
+    short = count - steps * _STEP
+    rest = pointer(address + size * (count - short))
+    after = first + np.uint64(count - short)
+    if size == 4:
+        sums = sums_of_4(address, steps, first)
+        return _added_to(sums, carray(rest, short, np.uint32), after)
+    if size == 2:
+        sums = sums_of_2(address, steps, first)
+        return _added_to(sums, carray(rest, short, np.uint16), after)
+    if size == 1:
+        sums = sums_of_1(address, steps, first)
+        return _added_to(sums, carray(rest, short, np.uint8), after)
+    sums = sums_of_8(address, steps, first)
+    return _added_to(sums, carray(rest, short, np.uint64), after)
 
 
 @compiled()
-def _sum_8_into_row(address: int, count: int, first: int, rows: Any, row: int) -> None:
-    _sum_words(carray(pointer(address), count, np.uint64), max(count, 1), first, 0, rows[row])
+def _write(sums: Any, rows: Any, row: int) -> None:
+    rows[row, 0] = np.int64(sums[0])
+    rows[row, 1] = np.int64(sums[1])
+    rows[row, 2] = np.int64(sums[2])
 
 
 @compiled()
-def _sum_1(address: int, count: int, width: int, first: int, stride: int, out: Any) -> None:
-    _sum_words(carray(pointer(address), count, np.uint8), width, first, stride, out)
-
-
-@compiled()
-def _sum_2(address: int, count: int, width: int, first: int, stride: int, out: Any) -> None:
-    _sum_words(carray(pointer(address), count, np.uint16), width, first, stride, out)
-
-
-@compiled()
-def _sum_4(address: int, count: int, width: int, first: int, stride: int, out: Any) -> None:
-    _sum_words(carray(pointer(address), count, np.uint32), width, first, stride, out)
-
-
-@compiled()
-def _sum_8(address: int, count: int, width: int, first: int, stride: int, out: Any) -> None:
-    _sum_words(carray(pointer(address), count, np.uint64), width, first, stride, out)
-
-
-# the usual dtypes: a call with nothing around it
-ROW_OF: Final[dict[torch.dtype, Any]] = {
-    torch.float32: _sum_4_into_row,
-    torch.int64: _sum_8_into_row,
-}
-_BY_SIZE: Final[dict[int, Any]] = {1: _sum_1, 2: _sum_2, 4: _sum_4, 8: _sum_8}
-
-
-def sums_into(
-    words: torch.Tensor, width: int, first: int, stride: int, out: NDArray[np.int64]
-) -> None:
-    """Write H, S1 and S2 of contiguous words in host memory to `out`, int64, shape (3,).
+def run_into(address: int, size: int, count: int, first: int, rows: Any, row: int) -> None:
+    """Write H, S1 and S2 of contiguous words in host memory to a row of a table.
 
     Args:
-        words: of 1, 2, 4 or 8 bytes, whatever their dtype.
-        width: words that are consecutive in the whole tensor as well.
+        address: of the first word.
+        size: bytes of a word: 1, 2, 4 or 8.
+        count: words.
         first: index of the first word in the whole tensor.
-        stride: by how much the index grows from the first of `width` words to the next first.
-
-    Raises:
-        ValueError: the tensor only stands for others, and has no memory of its own.
+        rows: int64, shape (at least row + 1, 3).
+        row: of the table.
     """
-    sums = _BY_SIZE[words.element_size()]
-    sums(address(words), words.numel(), max(width, 1), first, stride, out)
+    _write(_run(address, size, count, np.uint64(first)), rows, row)
+
+
+@compiled()
+def runs_into(
+    address: int, size: int, first: int, sizes: Any, strides: Any, rows: Any, row: int
+) -> None:
+    """Add H, S1 and S2 of contiguous words that are nested runs of the whole tensor to a row.
+
+    Args:
+        address, size, first, rows, row: as of `run_into`.
+        sizes, strides: int64, of a Span whose innermost stride is 1.
+    """
+    inner = len(sizes) - 1
+    width = sizes[inner]
+    runs = 1
+    for level in range(inner):
+        runs *= sizes[level]
+    h, s1, s2 = np.uint64(rows[row, 0]), np.uint64(rows[row, 1]), np.uint64(rows[row, 2])
+    for run in range(runs):
+        index, left = first, run
+        for level in range(inner - 1, -1, -1):
+            index += left % sizes[level] * strides[level]
+            left //= sizes[level]
+        found = _run(address, size, width, np.uint64(index))
+        h, s1, s2 = h + found[0], s1 + found[1], s2 + found[2]
+        address += size * width
+    _write((h, s1, s2), rows, row)

@@ -13,19 +13,13 @@ of the shards of a tensor add up to the digest of the tensor. mix64 is the final
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from ..compiled import address
-from .fast_cpu import ROW_OF, sums_into
+from .lanes import M1, M2, K
+from .span import Span, runs_of
 
-K = 0x9E3779B97F4A7C15
-_M1 = 0xBF58476D1CE4E5B9
-_M2 = 0x94D049BB133111EB
 MASK64 = 2**64 - 1
 _CHUNK = 1 << 20  # elements at a time: bounds the temporary memory at 8 MB an intermediate
 
@@ -45,94 +39,11 @@ class Digest(NamedTuple):
         return Digest(*((a + b) & MASK64 for a, b in zip(self, other, strict=True)))
 
 
-class Span(NamedTuple):
-    """Where the elements of a shard are in the whole tensor, if they are no single run of it.
-
-    Attributes:
-        first: index of the first element.
-        width: elements, at least 1, of each run of consecutive ones.
-        stride: from the beginning of a run to that of the next one, in elements.
-    """
-
-    first: int
-    width: int
-    stride: int
-
-
 def mix64(value: int) -> int:
     """SplitMix64's finalizer, a bijection of 64-bit numbers."""
-    value = ((value ^ (value >> 30)) * _M1) & MASK64
-    value = ((value ^ (value >> 27)) * _M2) & MASK64
+    value = ((value ^ (value >> 30)) * M1) & MASK64
+    value = ((value ^ (value >> 27)) * M2) & MASK64
     return value ^ (value >> 31)
-
-
-def digest_tensor(tensor: torch.Tensor, *, offset: int | Span = 0) -> Digest:
-    """The digest of one tensor.
-
-    Args:
-        tensor: any shape and dtype, on any device; read row by row whatever its strides.
-        offset: index of its first element in the whole tensor, for a shard of consecutive ones,
-            or the span of another shard; of a complex tensor, whose elements are two words each,
-            in elements all the same.
-    """
-    row = digest_rows([tensor], offsets=[offset])[0].tolist()
-    return Digest(*(value & MASK64 for value in row))
-
-
-def digest_rows(
-    tensors: list[torch.Tensor], *, offsets: Sequence[int | Span] | None = None
-) -> torch.Tensor:
-    """Digests of several tensors, left on their device so that nothing waits for it.
-
-    Args:
-        tensors: on one device, or on several: then the rows end on the first that is no CPU.
-        offsets: as in `digest_tensor`, one per tensor; zeros by default.
-
-    Returns:
-        int64, shape (len(tensors), 3): h, s1, s2 as the bits of signed numbers.
-    """
-    if not tensors:
-        return torch.empty((0, 3), dtype=torch.int64)
-    places = offsets or [0] * len(tensors)
-    if all(tensor.is_cpu for tensor in tensors):
-        return _rows_in_host(tensors, places)
-    with torch.no_grad():
-        rows = [_sums(tensor, place) for tensor, place in zip(tensors, places, strict=True)]
-        return stack_rows(rows)
-
-
-def _rows_in_host(tensors: list[torch.Tensor], offsets: Sequence[int | Span]) -> torch.Tensor:
-    rows = np.empty((len(tensors), 3), dtype=np.int64)
-    for place, (tensor, offset) in enumerate(zip(tensors, offsets, strict=True)):
-        into_row = ROW_OF.get(tensor.dtype)
-        if (
-            into_row is not None
-            and type(offset) is int
-            and tensor.is_contiguous()
-            and not tensor.is_neg()
-        ):
-            into_row(address(tensor), tensor.numel(), offset, rows, place)
-        else:
-            _any_in_host(tensor, offset, rows[place])
-    return torch.from_numpy(rows)
-
-
-def _any_in_host(tensor: torch.Tensor, offset: int | Span, row: NDArray[np.int64]) -> None:
-    first, width, stride = _span(tensor, offset)
-    if tensor.is_contiguous() and not (tensor.is_complex() or tensor.is_neg()):
-        sums_into(tensor, width, first, stride, row)
-        return
-    with torch.no_grad():
-        sums_into(words(tensor), width, first, stride, row)
-
-
-def _span(tensor: torch.Tensor, offset: int | Span) -> Span:
-    """Where the tensor's words are."""
-    count = tensor.numel()
-    first, width, stride = (offset, count, count) if isinstance(offset, int) else offset
-    if tensor.is_complex():
-        return Span(2 * first, 2 * width, 2 * stride)
-    return Span(first, width, stride)
 
 
 def stack_rows(rows: list[torch.Tensor]) -> torch.Tensor:
@@ -145,6 +56,11 @@ def stack_rows(rows: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([row.to(target, non_blocking=True) for row in rows])
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the bytes of a tensor's memory are its words, in their order."""
+    return tensor.is_contiguous() and not (tensor.is_complex() or tensor.is_neg())
+
+
 def words(tensor: torch.Tensor) -> torch.Tensor:
     """The elements' bits as one row of integers of the same width; complex ones as pairs."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
@@ -154,28 +70,50 @@ def words(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(_INT_OF_SIZE[tensor.element_size()]).contiguous().reshape(-1)
 
 
-def _sums(tensor: torch.Tensor, offset: int | Span) -> torch.Tensor:
+def sums(tensor: torch.Tensor, place: int | Span) -> torch.Tensor:
+    """H, S1 and S2 of a tensor by plain torch operations, int64 (3,), on its device.
+
+    The bits of signed numbers. Nothing waits for the device.
+    """
     row = words(tensor)
-    size = 8 * row.element_size()
-    first, width, stride = _span(tensor, offset)
+    span = runs_of(place, tensor.numel(), 2 if tensor.is_complex() else 1)
     total = torch.zeros(3, dtype=torch.int64, device=row.device)
     for start in range(0, row.numel(), _CHUNK):
-        bits = row[start : start + _CHUNK].to(torch.int64)
-        if size < 64:
-            bits &= (1 << size) - 1  # undo the sign extension
-        index = torch.arange(start, start + bits.numel(), device=row.device)
-        if width < row.numel():
-            index += torch.div(index, width, rounding_mode="floor") * (stride - width)
-        index += first
+        bits = unsigned(row[start : start + _CHUNK])
+        index = indices(span, start, bits)
         mixed = mix64_tensor(index.mul(signed64(K)).bitwise_xor_(bits))
         total += torch.stack([mixed.sum(), bits.sum(), index.add_(1).mul_(bits).sum()])
     return total
 
 
+def unsigned(row: torch.Tensor) -> torch.Tensor:
+    """`words` as int64; those of 8 bytes stay as they are."""
+    bits = row.to(torch.int64, copy=True)
+    # undo the sign extension
+    return bits if row.element_size() == 8 else bits.bitwise_and_((1 << 8 * row.element_size()) - 1)
+
+
+def indices(span: Span, start: int, like: torch.Tensor) -> torch.Tensor:
+    """In the whole tensor, of as many words from position `start` on as there are in `like`.
+
+    Args:
+        span: of the words, as `runs_of` makes it.
+    """
+    left = torch.arange(start, start + like.numel(), device=like.device)
+    if len(span.sizes) == 1:
+        return left.add_(span.first)
+    found = torch.full_like(left, span.first)
+    for size, stride in zip(span.sizes[:0:-1], span.strides[:0:-1], strict=True):
+        above = torch.div(left, size, rounding_mode="floor")
+        found += left.sub_(above, alpha=size).mul_(stride)
+        left = above
+    return found.add_(left, alpha=span.strides[0])
+
+
 def mix64_tensor(value: torch.Tensor) -> torch.Tensor:
     """`mix64` of every element of an int64 tensor, in place."""
-    value.bitwise_xor_(_shift(value, 30)).mul_(signed64(_M1))
-    value.bitwise_xor_(_shift(value, 27)).mul_(signed64(_M2))
+    value.bitwise_xor_(_shift(value, 30)).mul_(signed64(M1))
+    value.bitwise_xor_(_shift(value, 27)).mul_(signed64(M2))
     return value.bitwise_xor_(_shift(value, 31))
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
-from .reference import MASK64, Digest, K, mix64, mix64_tensor, signed64
+from .lanes import K
+from .reference import MASK64, Digest, indices, mix64, mix64_tensor, signed64, unsigned
+from .span import Span, runs_of
 
 _CHUNK = 1 << 20
+_FEW = 16  # places that are looked at one by one
 
 
 @dataclass(frozen=True)
@@ -98,42 +102,51 @@ def confirm_change(
     return SingleChange(index, bits_before, bits_after)
 
 
-def find_change(row: torch.Tensor, before: Digest, after: Digest) -> SingleChange | None:
+def find_change(
+    row: torch.Tensor, before: Digest, after: Digest, *, place: int | Span = 0
+) -> SingleChange | None:
     """The one element by which a tensor changed, proven by H.
 
     Args:
-        row: `words` of the tensor as it is.
-        before: digest of the tensor as it was.
-        after: digest of the tensor as it is.
+        row: `words` of the tensor as it is, or of a part of it.
+        before: digest of the tensor, or of the part, as it was.
+        after: digest of it as it is.
+        place: of the part in the whole tensor, in words.
     """
     width = 8 * row.element_size()
-    solved = solve_places(before, after, numel=row.numel(), width=width)
+    span = runs_of(place, row.numel())
+    end = span.first + sum(
+        (size - 1) * stride for size, stride in zip(span.sizes, span.strides, strict=True)
+    )
+    solved = solve_places(before, after, numel=end + 1, width=width)
     if solved is None:
         return None
-    places, change = solved
-    for start in range(0, len(places), _CHUNK):
-        for index in _fitting(row, places[start : start + _CHUNK], change, before, after):
-            bits = int(row[index]) & ((1 << width) - 1)
-            found = confirm_change(before, after, index, change, bits_after=bits)
-            if found is not None and found.before < 2**width:
-                return found
+    for index, bits in _fitting(row, span, *solved, before, after):
+        found = confirm_change(before, after, index, solved[1], bits_after=bits)
+        if found is not None and found.before < 2**width:
+            return found
     return None
 
 
 def _fitting(
-    row: torch.Tensor, places: range, change: int, before: Digest, after: Digest
-) -> list[int]:
-    """Those of `places` whose own change of H is the whole change of H."""
-    if len(places) == 1:
-        return [places[0]]
-    index = torch.arange(places.start, places.stop, places.step, device=row.device)
-    bits = row[index].to(torch.int64)
-    if row.element_size() < 8:
-        bits &= (1 << 8 * row.element_size()) - 1
-    salt = index * signed64(K)
-    step = mix64_tensor(bits ^ salt) - mix64_tensor((bits - signed64(change & MASK64)) ^ salt)
-    hits = (step == signed64((after.h - before.h) & MASK64)).nonzero().flatten()
-    return [int(place) for place in index[hits].tolist()]
+    row: torch.Tensor, span: Span, places: range, change: int, before: Digest, after: Digest
+) -> Iterator[tuple[int, int]]:
+    """Those of `places` that are in the row and may explain the change of H, and their bits."""
+    if len(places) <= _FEW:
+        for index in places:
+            position = span.position(index)
+            if position is not None:
+                yield index, int(row[position]) & ((1 << 8 * row.element_size()) - 1)
+        return
+    for start in range(0, row.numel(), _CHUNK):
+        bits = unsigned(row[start : start + _CHUNK])
+        there = indices(span, start, bits)
+        salt = there * signed64(K)
+        step = mix64_tensor(bits ^ salt) - mix64_tensor((bits - signed64(change & MASK64)) ^ salt)
+        hits = (step == signed64((after.h - before.h) & MASK64)).nonzero().flatten()
+        for found, word in zip(there[hits].tolist(), bits[hits].tolist(), strict=True):
+            if found in places:
+                yield found, word & MASK64
 
 
 def _centred(value: int) -> int:

@@ -6,8 +6,6 @@ in this table.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,9 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..device_tables import KeptTables, upload
+
 CHUNK: Final = 1 << 16  # elements; a multiple of every read's width
 VECTOR: Final = 16  # bytes that one thread reads at once, from addresses divisible by it
-_KEPT: Final = 8 << 20  # bytes of tables that are kept
 
 
 @dataclass(frozen=True)
@@ -51,36 +50,18 @@ class ChunkTable:
 
 
 class ChunkTables:
-    """Makes tables, and keeps the newest: gradients mostly lie where they lay a step ago."""
+    """Makes tables, and keeps the newest."""
 
-    def __init__(self, kept: int = _KEPT) -> None:
-        self._kept = kept
-        self._size = 0
-        self._tables: OrderedDict[object, ChunkTable] = OrderedDict()
-        self._lock = threading.Lock()  # each device has its own thread in a backward
+    def __init__(self, *kept: int) -> None:
+        self._tables: KeptTables[ChunkTable] = KeptTables(*kept)
 
     def of(self, tensors: list[torch.Tensor]) -> ChunkTable:
         """The table of dense tensors on one device; the copy to it is not waited for."""
         device = tensors[0].device
         places = tuple((x.data_ptr(), x.numel(), x.dtype) for x in tensors)
-        # by the stream as well: memory that another one still reads must not be given back
-        key = (device, _stream(device), places)
-        with self._lock:
-            found = self._tables.get(key)
-            if found is not None:
-                self._tables.move_to_end(key)
-                return found
-        made = _table([x.dtype for x in tensors], places, device)
-        with self._lock:
-            if self._tables.setdefault(key, made) is made:
-                self._size += made.words.nbytes
-            while self._size > self._kept and len(self._tables) > 1:
-                self._size -= self._tables.popitem(last=False)[1].words.nbytes
-        return made
-
-
-def _stream(device: torch.device) -> int:
-    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        return self._tables.get(
+            device, places, lambda: _table([x.dtype for x in tensors], places, device)
+        )
 
 
 def _table(
@@ -121,16 +102,3 @@ def _words(
     start = (np.arange(len(owner)) - spans[owner, 0]) * CHUNK
     lengths = np.minimum(CHUNK, numel[owner] - start)
     return np.concatenate([address[owner] + start * width[owner], lengths, spans.ravel()]), spans
-
-
-def upload(words: NDArray[np.int64], device: torch.device) -> torch.Tensor:
-    """Words on a device, without waiting.
-
-    Torch's allocator of pinned memory does not hand a buffer out again before the copies from it
-    that were under way are done.
-    """
-    host = torch.from_numpy(words)
-    if device.type == "cpu":
-        return host
-    pinned = torch.empty(host.shape, dtype=host.dtype, pin_memory=True)
-    return pinned.copy_(host).to(device, non_blocking=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..digest import Span
+from ..digest import Patch, Patches, Place, Span
+from ..digest.span import runs_of
+from .cuts import Cut, held, nested
 
 
 @dataclass(frozen=True)
@@ -20,13 +24,13 @@ class Placement:
             tensor that every rank of its mesh holds whole, "partial" for one whose ranks hold
             terms of a sum that nobody has added.
         copies: number of ranks that hold these very elements.
-        offset: index of the shard's first element in the whole tensor; the span of a shard that
-            is not one run of consecutive elements; or None where it is neither.
+        offset: index of the shard's first element in the whole tensor; the place of a shard that
+            is not one run of consecutive elements; or None where that is unknown.
     """
 
     scope: str = "local"
     copies: int = 1
-    offset: int | Span | None = 0
+    offset: Place | None = 0
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -71,38 +75,55 @@ def of_gradient(own: Placement, gradient: torch.Tensor) -> Placement:
     return placement(gradient)
 
 
-def _offset(tensor: torch.Tensor, places: Any, mesh: Any) -> int | Span | None:
-    """Where this rank's part is, if it is cut along the first dimension and one other at most."""
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    cut = {place.dim for place in places if not place.is_replicate()}
-    inner = max(cut)
+def _offset(tensor: torch.Tensor, places: Any, mesh: Any) -> Place | None:
+    """Where this rank's part is; None where its shape is not what its placements say."""
     part = local(tensor)
-    if not part.numel():
+    coordinate: Any = mesh.get_coordinate()
+    if not part.numel() or coordinate is None:
         return 0
-    if len(cut - {0}) > 1 or not all(
-        _in_order(number, places, mesh) for number in range(mesh.ndim)
-    ):
-        return None
-    _, starts = compute_local_shape_and_global_offset(tensor.shape, mesh, places)
-    stride = math.prod(tensor.shape[inner:])
-    below = math.prod(tensor.shape[inner + 1 :])
-    first = int(starts[inner]) * below
-    if inner == 0:
-        return first
-    first += int(starts[0]) * math.prod(tensor.shape[1:])
-    return Span(first, part.shape[inner] * below, stride)
+    below = math.prod(tensor.shape)
+    along: list[list[Span]] = []
+    for dimension, size in enumerate(tensor.shape):
+        cuts = [
+            Cut(mesh.size(number), coordinate[number], getattr(place, "split_factor", 1))
+            for number, place in enumerate(places)
+            if not place.is_replicate() and place.dim == dimension
+        ]
+        runs = held(size, cuts, part.shape[dimension])
+        if runs is None:
+            return None
+        below //= size
+        along.append([_of_elements(span, below) for span in nested(runs)])
+    patches = [_patch(spans) for spans in itertools.product(*_placed(along))]
+    if len(patches) > 1:
+        return Patches(tuple(patches))
+    span = runs_of(patches[0].span, part.numel())
+    return span.first if span.strides == (1,) else span
 
 
-def _in_order(number: int, places: Any, mesh: Any) -> bool:
-    """Whether a cut leaves consecutive rows: fully_shard's of what tensor parallelism has cut is
-    recorded before that one but done after it."""
-    factor = getattr(places[number], "split_factor", None)
-    if factor is None:
-        return True
-    later = [
-        mesh.size(other)
-        for other in range(number + 1, mesh.ndim)
-        if not places[other].is_replicate() and places[other].dim == places[number].dim
-    ]
-    return bool(factor == math.prod(later))
+def _of_elements(span: Span, below: int) -> Span:
+    """A span along a dimension as one of the tensor's elements; `below`: those of an index."""
+    return Span(span.first * below, span.sizes, tuple(x * below for x in span.strides))
+
+
+def _placed(along: list[list[Span]]) -> list[list[tuple[int, int, Span]]]:
+    """For each dimension (start, length, span), the first two of indices in this rank's part."""
+    found = []
+    for spans in along:
+        lengths = [math.prod(span.sizes) for span in spans]
+        starts = itertools.accumulate(lengths[:-1], initial=0)
+        found.append(list(zip(starts, lengths, spans, strict=True)))
+    return found
+
+
+def _patch(placed: Sequence[tuple[int, int, Span]]) -> Patch:
+    spans = [span for _, _, span in placed]
+    return Patch(
+        tuple(start for start, _, _ in placed),
+        tuple(length for _, length, _ in placed),
+        Span(
+            sum(span.first for span in spans),
+            tuple(size for span in spans for size in span.sizes),
+            tuple(stride for span in spans for stride in span.strides),
+        ),
+    )

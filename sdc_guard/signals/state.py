@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 
 from ..detect.carried import Key
-from ..digest import Span, digest_rows
+from ..digest import Place, digest_rows
 from ..store.run_file import Layer
 from .flat_shards import FlatPart, placements
 from .placement import local, placement
 
 MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+
+# gives this rank's part of a tensor and where it is in the whole one
+Live: TypeAlias = Callable[[Key], tuple[torch.Tensor, Place] | None]
 
 
 @dataclass(frozen=True)
@@ -99,10 +102,10 @@ class CarriedState:
         found = {key: self._tensor(key) for key in keys}
         return {key: tensor for key, tensor in found.items() if tensor is not None}
 
-    def whole_tensor(self, key: Key) -> torch.Tensor | None:
-        """A tensor of which this rank holds everything, or None."""
-        known = key in self._sizes and key[1] not in self.offsets
-        return self._tensor(key) if known else None
+    def held(self, key: Key) -> tuple[torch.Tensor, Place] | None:
+        """This rank's part of a tensor and where it is in the whole one, or None."""
+        tensor = self._tensor(key) if key in self._sizes else None
+        return None if tensor is None else (tensor, self.offsets.get(key[1], 0))
 
     def _all(self) -> dict[Key, torch.Tensor]:
         keys: list[Key] = [("param", layer) for layer in self._carried]
@@ -127,15 +130,12 @@ class CarriedState:
         }
 
 
-def digest_state(
-    tensors: dict[Key, torch.Tensor], offsets: Mapping[int, int | Span]
-) -> PendingDigests:
+def digest_state(tensors: dict[Key, torch.Tensor], offsets: Mapping[int, Place]) -> PendingDigests:
     """Digest the given tensors without waiting for their device.
 
     Args:
         tensors: this rank's part of each.
-        offsets: by layer, index of a part's first element in the whole tensor, if not 0, or its
-            span.
+        offsets: by layer, where a part is in the whole tensor, if it does not begin with it.
     """
     if not tensors:
         return NO_DIGESTS

@@ -149,7 +149,7 @@ def test_the_operator_mixes_what_the_kernel_knows_with_what_it_does_not() -> Non
 
 def test_a_table_is_kept_until_there_is_no_room_for_it() -> None:
     gradients = [torch.ones(10), torch.ones(20)]
-    tables = chunk_table.ChunkTables(kept=200)
+    tables = chunk_table.ChunkTables(200)
     first = tables.of(gradients)
     assert first.words.nbytes == 64  # two chunks, two spans
     assert tables.of(list(gradients)) is first

@@ -1,0 +1,78 @@
+"""The digests of tensors, each by the fastest path that there is for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..compiled import address
+from .fast_cpu import run_into, runs_into
+from .reference import MASK64, Digest, is_plain, words
+from .span import Place, Span, pieces, runs_of
+
+
+def digest_tensor(tensor: torch.Tensor, *, offset: Place = 0) -> Digest:
+    """The digest of one tensor.
+
+    Args:
+        tensor: any shape and dtype, on any device; read row by row whatever its strides.
+        offset: index of its first element in the whole tensor, for a part of consecutive ones,
+            or the place of another part; of a complex tensor, whose elements are two words each,
+            in elements all the same.
+    """
+    row = digest_rows([tensor], offsets=[offset])[0].tolist()
+    return Digest(*(value & MASK64 for value in row))
+
+
+def digest_rows(
+    tensors: list[torch.Tensor], *, offsets: Sequence[Place] | None = None
+) -> torch.Tensor:
+    """Digests of several tensors, left on their device so that nothing waits for it.
+
+    Args:
+        tensors: on one device, or on several: then the rows end on the first that is no CPU.
+        offsets: as in `digest_tensor`, one per tensor; zeros by default.
+
+    Returns:
+        int64, shape (len(tensors), 3): h, s1, s2 as the bits of signed numbers.
+    """
+    if not tensors:
+        return torch.empty((0, 3), dtype=torch.int64)
+    places = offsets or [0] * len(tensors)
+    if all(tensor.is_cpu for tensor in tensors) and not torch.compiler.is_compiling():
+        return rows_in_host(tensors, places)
+    from .device_rows import rows_on_devices
+
+    return rows_on_devices(tensors, places)
+
+
+def rows_in_host(tensors: Sequence[torch.Tensor], places: Sequence[Place]) -> torch.Tensor:
+    """`digest_rows` of tensors in host memory."""
+    rows = np.empty((len(tensors), 3), dtype=np.int64)
+    for row, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
+        if type(place) is int and is_plain(tensor):
+            run_into(address(tensor), tensor.element_size(), tensor.numel(), place, rows, row)
+        else:
+            rows[row] = 0
+            with torch.no_grad():
+                for piece, where in pieces(tensor, place):
+                    _add(piece, where, rows, row)
+    return torch.from_numpy(rows)
+
+
+def _add(tensor: torch.Tensor, place: int | Span, rows: NDArray[np.int64], row: int) -> None:
+    bits = tensor if is_plain(tensor) else words(tensor)
+    first, sizes, strides = _levels(place, tensor.numel(), 2 if tensor.is_complex() else 1)
+    runs_into(address(bits), bits.element_size(), first, sizes, strides, rows, row)
+
+
+@lru_cache(4096)
+def _levels(
+    place: int | Span, count: int, words: int
+) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+    first, sizes, strides = runs_of(place, count, words)
+    return first, np.array(sizes, dtype=np.int64), np.array(strides, dtype=np.int64)

@@ -1,0 +1,175 @@
+"""The kernel that digests tensors on CUDA, on a machine without CUDA: interpreted by Triton against
+the reference, and compiled for three generations of devices; and the operator around it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ahead_of_time import compiled
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import sdc_guard.digest
+from sdc_guard.digest import Patch, Patches, Place, Span, device_rows, digest_rows
+from sdc_guard.digest.custom_op import digest_operator
+from sdc_guard.digest.device_rows import fused_kernels, plain_rows, rows_on_cuda, rows_on_devices
+
+ROOT = Path(__file__).resolve().parents[2]
+NESTED = Span(3, (2, 2), (7, 1))
+PATCHES = Patches(
+    (Patch((0, 0), (2, 1), Span(0, (2, 1), (9, 1))), Patch((0, 1), (2, 1), Span(4, (2, 1), (9, 1))))
+)
+PLACES: list[Place] = [7, NESTED, PATCHES]
+
+
+def tensors() -> list[torch.Tensor]:
+    return [
+        torch.arange(5.0, dtype=torch.bfloat16),
+        torch.tensor([1.5, -0.0, float("nan"), 2.0]),
+        torch.arange(4).reshape(2, 2),
+    ]
+
+
+@pytest.fixture
+def _kernels_unknown() -> Any:
+    fused_kernels.cache_clear()
+    yield
+    fused_kernels.cache_clear()
+    device_rows._unbuilt.clear()
+
+
+def test_the_interpreted_kernel_makes_the_bits_of_the_reference(seed: int, tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs triton, which CUDA builds of torch bring")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         str(ROOT / "tests" / "unit" / "interpreted_digests.py")],
+        env={
+            **os.environ,
+            "TRITON_INTERPRET": "1",
+            "TRITON_CACHE_DIR": str(tmp_path),
+            "SDC_GUARD_TEST_SEED": str(seed),
+        },
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0
+    assert re.search(r"\d+ passed", done.stdout)
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize(
+    ("size", "levels", "wide_read"),
+    [
+        (1, 1, "ld.global.b32"),
+        (2, 2, "ld.global.v2.b32"),
+        (4, 3, "ld.global.v4.b32"),
+        (8, 1, "ld.global.v2.b64"),
+    ],
+)
+def test_the_kernel_compiles_to_wide_reads_and_three_additions(
+    size: int,
+    levels: int,
+    wide_read: str,
+    capability: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("triton", reason="needs triton, which CUDA builds of torch bring")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernels = fused_kernels()
+    types = {"words": "*i64", "out": "*i64", "chunks": "i32", "first": "i32", "depth": "i32"}
+    constants = {
+        "element": kernels.WORDS[size], "aligned": True, "levels": levels, "short": True,
+    }  # fmt: skip
+    made = compiled(kernels.digest_chunks, types, constants, capability)
+    assert len(made.asm["cubin"]) > 1000
+    assert wide_read in made.asm["ptx"]
+    # whole numbers alone: no rounding, and an order of additions that does not show
+    assert len(re.findall(r"\b(?:atom|red)\.\S*add\.u64", made.asm["ptx"])) == 3
+    assert not re.search(r"\.f(16|32|64)\b", made.asm["ptx"])
+    loop = re.search(r"^(\$L__BB0_2:.*?)bra", made.asm["ptx"], re.DOTALL | re.MULTILINE)
+    assert loop is not None
+    assert "bar.sync" not in loop.group(1)  # threads wait for each other after it alone
+
+
+def test_triton_and_the_compiler_are_not_imported_for_tensors_in_host_memory() -> None:
+    code = (
+        "import sys, torch\n"
+        "from sdc_guard.digest import digest_tensor\n"
+        "print(digest_tensor(torch.tensor([0], dtype=torch.int32)).h)\n"
+        "print({'triton', 'torch._dynamo'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.splitlines() == ["0", "set()"]
+
+
+@pytest.mark.usefixtures("_kernels_unknown")
+def test_without_triton_plain_torch_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "sdc_guard.digest.fused_cuda", raising=False)
+    monkeypatch.delattr(sdc_guard.digest, "fused_cuda", raising=False)
+    monkeypatch.setitem(sys.modules, "triton", None)  # makes its import fail
+    assert fused_kernels() is None
+    found = rows_on_cuda(tensors(), PLACES)
+    assert found.tolist() == digest_rows(tensors(), offsets=PLACES).tolist()
+
+
+@pytest.mark.usefixtures("_kernels_unknown")
+def test_a_kernel_that_cannot_be_built_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class NoCompiler:
+        @staticmethod
+        def rows(*_: object) -> torch.Tensor:
+            raise RuntimeError("Failed to find C compiler\nset CC")
+
+    monkeypatch.setattr(device_rows, "fused_kernels", lambda: NoCompiler)
+    expected = digest_rows(tensors(), offsets=PLACES).tolist()
+    with caplog.at_level(logging.WARNING, "sdc_guard"):
+        for _ in range(3):
+            assert rows_on_cuda(tensors(), PLACES).tolist() == expected
+    (record,) = caplog.records
+    assert "RuntimeError: Failed to find C compiler); plain torch" in record.message
+
+
+def test_the_operator_makes_the_same_rows_and_has_a_sound_schema() -> None:
+    expected = plain_rows(tensors(), PLACES).tolist()
+    assert digest_operator(tensors(), PLACES).tolist() == expected
+    numbers = [0, 7, 0, 0, 3, 2, 2, 2, 7, 1]
+    torch.library.opcheck(torch.ops.sdc_guard.digest_rows.default, (tensors()[:2], numbers))
+
+
+def test_the_operator_has_a_shape_without_values() -> None:
+    with FakeTensorMode():
+        made = [torch.empty(3, device="cuda", dtype=torch.bfloat16), torch.empty(2, device="cuda")]
+        found = digest_operator(made, [0, 5])
+    assert (found.shape, found.dtype, found.device.type) == ((2, 3), torch.int64, "cuda")
+
+
+def test_a_compiled_function_digests_within_one_graph() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 2
+        return y, digest_rows([y, x.t()], offsets=[0, NESTED])
+
+    x = torch.arange(4.0).reshape(2, 2)
+    doubled, rows = torch.compile(function, backend="aot_eager", fullgraph=True)(x)
+    assert rows.tolist() == digest_rows([doubled, x.t()], offsets=[0, NESTED]).tolist()
+
+
+def test_tensors_of_several_devices_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    # meta tensors stand for those of a device that is not there
+    monkeypatch.setitem(
+        device_rows._ROWS, "meta", lambda those, _: torch.tensor([[x.numel()] * 3 for x in those])
+    )
+    mixed = [torch.empty(9, device="meta"), torch.tensor([0.0]), torch.empty(4, device="meta")]
+    found = rows_on_devices(mixed, [0, 0, 0])
+    assert found.tolist() == [[9, 9, 9], [0, 0, 0], [4, 4, 4]]
