@@ -24,12 +24,15 @@ Told = dict[str, Any]
 
 
 class Block(nn.Module):
-    """What tensor parallelism splits: one layer by its outputs, the next one by its inputs."""
+    """What tensor parallelism splits: one layer by its outputs, the next one by its inputs.
+
+    A part of the first has five rows, which fully_shard on top splits unevenly.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.up, self.down, self.norm = nn.Linear(6, 8), nn.Linear(8, 6), nn.LayerNorm(6)
+        self.up, self.down, self.norm = nn.Linear(6, 10), nn.Linear(10, 6), nn.LayerNorm(6)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.norm(self.down(torch.tanh(self.up(x))))

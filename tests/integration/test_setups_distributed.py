@@ -13,6 +13,7 @@ import pytest
 from distributed_launch import PATIENCE, ROOT, Outcome, launch
 from distributed_reading import recorded
 
+from sdc_guard import RunReader
 from sdc_guard.archive.manifest import Manifest
 from sdc_guard.store.run_file import RunFile
 
@@ -177,6 +178,15 @@ def test_setups_fsdp2_a_bit_that_flips_in_a_shard_is_told_by_its_rank(two: Outco
     assert [alert for alert in found.alerts if alert[1] == 1] == [
         (1, 1, "carried_digest", "first.weight")
     ]
+    with RunReader(two.run("bit_flipped_in_a_shard")) as reader:
+        ((detail,),) = reader.rows(
+            "SELECT detail FROM alerts WHERE step = 1 AND detector = 'carried_digest'"
+        )
+    # element 3 of the rank's rows, the first of which is row 3 of the whole matrix of 5 x 6
+    assert {key: json.loads(detail)[key] for key in ("index", "bits")} == {
+        "index": 3 * 6 + 3,
+        "bits": [20],
+    }
 
 
 def test_setups_hsdp_counts_replicas_of_a_shard_once(four: Outcome) -> None:
