@@ -27,17 +27,22 @@ def _prefetch(context: Any, address: Any) -> Any:
     del context
 
     def generate(within: Any, builder: Any, _: Any, arguments: Any) -> Any:
-        number = ir.IntType(32)
-        kinds = [cgutils.voidptr_t, number, number, number]
-        load = builder.module.declare_intrinsic(
-            "llvm.prefetch", [cgutils.voidptr_t], ir.FunctionType(ir.VoidType(), kinds)
-        )
-        # to read data once: not in place of what the caches hold for the training
-        options = [number(option) for option in (0, 0, 1)]
-        builder.call(load, [builder.inttoptr(arguments[0], cgutils.voidptr_t), *options])
+        read_ahead(builder, arguments[0])
         return within.get_dummy_value()
 
     return types.void(address), generate
+
+
+def read_ahead(builder: Any, address: Any) -> None:
+    """Write into a function that is being built that the memory at an address be read ahead."""
+    number = ir.IntType(32)
+    kinds = [cgutils.voidptr_t, number, number, number]
+    load = builder.module.declare_intrinsic(
+        "llvm.prefetch", [cgutils.voidptr_t], ir.FunctionType(ir.VoidType(), kinds)
+    )
+    # to read data once: not in place of what the caches hold for the training
+    options = [number(option) for option in (0, 0, 1)]
+    builder.call(load, [builder.inttoptr(address, cgutils.voidptr_t), *options])
 
 
 def address(tensor: torch.Tensor) -> int:

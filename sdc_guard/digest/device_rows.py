@@ -16,9 +16,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..compiled import address
-from .reference import is_plain, stack_rows, sums, words
+from .as_words import as_words
+from .reference import stack_rows, sums
 from .rows import rows_in_host
-from .span import Place, pieces, runs_of
+from .span import Place, pieces
 from .word_table import Piece
 
 Way: TypeAlias = Callable[[Sequence[torch.Tensor], Sequence[Place]], torch.Tensor]
@@ -72,13 +73,11 @@ def rows_on_cuda(tensors: Sequence[torch.Tensor], places: Sequence[Place]) -> to
 def _fused(
     kernels: Any, tensors: Sequence[torch.Tensor], places: Sequence[Place]
 ) -> torch.Tensor | None:
-    held, read = [], []  # copies of what is not contiguous must outlive the launch
+    held, read = [], []  # copies must outlive the launch
     for row, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
-        pairs = 2 if tensor.is_complex() else 1
         for piece, where in pieces(tensor, place):
-            bits = piece if is_plain(piece) else words(piece)
+            bits, span = as_words(piece, where)
             held.append(bits)
-            span = runs_of(where, piece.numel(), pairs)
             read.append(Piece(address(bits), bits.element_size(), bits.numel(), span, row))
     try:
         found: torch.Tensor = kernels.rows(

@@ -17,7 +17,7 @@ _STEP: Final = np.int64(STEP)
 
 
 @compiled()
-def _added_to(sums: Any, words: Any, first: Any) -> Any:
+def _added_to(sums: Any, words: Any, first: Any, stride: Any) -> Any:
     """Sums with those of a few words more."""
     h, s1, s2 = sums
     index = first
@@ -26,31 +26,31 @@ def _added_to(sums: Any, words: Any, first: Any) -> Any:
         mixed = word ^ (index * _K)
         mixed = (mixed ^ (mixed >> _30)) * _M1
         mixed = (mixed ^ (mixed >> _27)) * _M2
-        index += _1
         h += mixed ^ (mixed >> _31)
         s1 += word
-        s2 += index * word
+        s2 += (index + _1) * word
+        index += stride
     return h, s1, s2
 
 
 @compiled()
-def _run(address: int, size: int, count: int, first: Any) -> Any:
-    """H, S1 and S2 of consecutive words of `size` bytes from index `first` on."""
+def _run(address: int, size: int, count: int, first: Any, stride: Any) -> Any:
+    """H, S1 and S2 of words of `size` bytes that have every `stride`-th index from `first` on."""
     steps = count // _STEP
     short = count - steps * _STEP
     rest = pointer(address + size * (count - short))
-    after = first + np.uint64(count - short)
+    after = first + stride * np.uint64(count - short)
     if size == 4:
-        sums = sums_of_4(address, steps, first)
-        return _added_to(sums, carray(rest, short, np.uint32), after)
+        sums = sums_of_4(address, steps, first, stride)
+        return _added_to(sums, carray(rest, short, np.uint32), after, stride)
     if size == 2:
-        sums = sums_of_2(address, steps, first)
-        return _added_to(sums, carray(rest, short, np.uint16), after)
+        sums = sums_of_2(address, steps, first, stride)
+        return _added_to(sums, carray(rest, short, np.uint16), after, stride)
     if size == 1:
-        sums = sums_of_1(address, steps, first)
-        return _added_to(sums, carray(rest, short, np.uint8), after)
-    sums = sums_of_8(address, steps, first)
-    return _added_to(sums, carray(rest, short, np.uint64), after)
+        sums = sums_of_1(address, steps, first, stride)
+        return _added_to(sums, carray(rest, short, np.uint8), after, stride)
+    sums = sums_of_8(address, steps, first, stride)
+    return _added_to(sums, carray(rest, short, np.uint64), after, stride)
 
 
 @compiled()
@@ -72,7 +72,7 @@ def run_into(address: int, size: int, count: int, first: int, rows: Any, row: in
         rows: int64, shape (at least row + 1, 3).
         row: of the table.
     """
-    _write(_run(address, size, count, np.uint64(first)), rows, row)
+    _write(_run(address, size, count, np.uint64(first), _1), rows, row)
 
 
 @compiled()
@@ -83,10 +83,10 @@ def runs_into(
 
     Args:
         address, size, first, rows, row: as of `run_into`.
-        sizes, strides: int64, of a Span whose innermost stride is 1.
+        sizes, strides: int64, of a Span, at least one level.
     """
     inner = len(sizes) - 1
-    width = sizes[inner]
+    width, stride = sizes[inner], np.uint64(strides[inner])
     runs = 1
     for level in range(inner):
         runs *= sizes[level]
@@ -96,7 +96,7 @@ def runs_into(
         for level in range(inner - 1, -1, -1):
             index += left % sizes[level] * strides[level]
             left //= sizes[level]
-        found = _run(address, size, width, np.uint64(index))
+        found = _run(address, size, width, np.uint64(index), stride)
         h, s1, s2 = h + found[0], s1 + found[1], s2 + found[2]
         address += size * width
     _write((h, s1, s2), rows, row)

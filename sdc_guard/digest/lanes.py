@@ -20,6 +20,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from ..compiled import read_ahead
+
 K: Final = 0x9E3779B97F4A7C15
 M1: Final = 0xBF58476D1CE4E5B9
 M2: Final = 0x94D049BB133111EB
@@ -27,6 +29,8 @@ _WIDE: Final = 16  # lanes of a vector
 _VECTORS: Final = 2  # that are taken in at a time
 _SINGLE: Final = 4  # words that are taken in beside them, each by itself
 _TOGETHER: Final = _WIDE * _VECTORS
+_AHEAD: Final = 2048  # bytes: a short run is soon over, and the processor starts anew to read ahead
+_LINE: Final = 64  # bytes that memory is read by
 STEP: Final = _TOGETHER + _SINGLE  # words that are taken in at a time
 _LONG, _LONGS = ir.IntType(64), ir.VectorType(ir.IntType(64), _WIDE)
 
@@ -35,74 +39,72 @@ def _of_size(size: int) -> Any:
     """The intrinsic for words of 1, 2, 4 or 8 bytes."""
 
     @intrinsic  # type: ignore[untyped-decorator] # numba has no types
-    def word_sums(context: Any, address: Any, steps: Any, first: Any) -> Any:
+    def word_sums(context: Any, address: Any, steps: Any, first: Any, stride: Any) -> Any:
         del context
         several: Any = getattr(types, "UniTuple")  # noqa: B009 - because numba exports it without a type
-        signature = several(types.uint64, 3)(types.int64, types.int64, types.uint64)
+        number, index = types.int64, types.uint64
+        signature = several(types.uint64, 3)(number, number, index, index)
         return signature, lambda *given: _generate(size, *given)
 
     return word_sums
 
 
 def _generate(size: int, within: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    address, steps, first = arguments
+    address, steps, first, stride = arguments
     together = builder.mul(steps, _LONG(_TOGETHER))
     behind = builder.add(address, builder.mul(together, _LONG(size)))
-    after = builder.add(first, together)
-    vectors, single = _Part(builder, size, _LONGS, first), _Part(builder, size, _LONG, after)
+    after = builder.add(first, builder.mul(together, stride))
+    vectors = _Part(builder, size, _LONGS, first, stride)
+    single = _Part(builder, size, _LONG, after, stride)
     with cgutils.for_range(builder, steps, intp=_LONG) as loop:
         start = builder.add(address, builder.mul(loop.index, _LONG(size * _TOGETHER)))
         beside = builder.add(behind, builder.mul(loop.index, _LONG(size * _SINGLE)))
-        for place in range(0, _TOGETHER, _WIDE):
-            vectors.take(start, place)
-            for other in range(
-                _SINGLE * place // _TOGETHER, _SINGLE * (place + _WIDE) // _TOGETHER
-            ):
-                single.take(beside, other)
-        vectors.advance(_TOGETHER)
-        single.advance(_SINGLE)
-    found = zip(
-        vectors.sums(after),
-        single.sums(builder.add(first, builder.mul(steps, _LONG(STEP)))),
-        strict=True,
+        for line in range(0, size * _TOGETHER, _LINE):
+            read_ahead(builder, builder.add(start, _LONG(_AHEAD + line)))
+        for vector in range(_VECTORS):
+            vectors.take(builder.add(start, _LONG(size * _WIDE * vector)))
+            for other in range(_SINGLE * vector // _VECTORS, _SINGLE * (vector + 1) // _VECTORS):
+                single.take(builder.add(beside, _LONG(size * other)))
+    end = builder.add(after, builder.mul(builder.mul(steps, _LONG(_SINGLE)), stride))
+    totals = tuple(
+        builder.add(_added(builder, lanes), one)
+        for lanes, one in zip(vectors.sums(after), single.sums(end), strict=True)
     )
-    totals = tuple(builder.add(_added(builder, lanes), one) for lanes, one in found)
     return within.make_tuple(builder, signature.return_type, totals)
 
 
 class _Part:
-    """Consecutive words that are taken in one after the other, or _WIDE at a time.
+    """Words one behind the other that are taken in one by one, or _WIDE at a time.
 
     Args:
         kind: of what is taken in at a time: 64-bit numbers.
         first: index of the first word.
+        stride: from one word's index to the next one's.
     """
 
-    def __init__(self, builder: Any, size: int, kind: Any, first: Any) -> None:
-        self._builder, self._size, self._kind = builder, size, kind
+    def __init__(self, builder: Any, size: int, kind: Any, first: Any, stride: Any) -> None:
+        self._builder, self._size, self._kind, self._stride = builder, size, kind, stride
         self._wide = _WIDE if kind is _LONGS else 1
         self._h, self._p, self._q, self._salt = (_Sum(builder, kind) for _ in range(4))
         self._salt.set(builder.mul(self._indices(first), self._same(K)))
+        self._step = self._filled(builder.mul(stride, _LONG(K * self._wide % 2**64)))
 
-    def take(self, address: Any, place: int) -> None:
-        """Take in what is `place` words behind an address."""
-        builder = self._builder
-        words = self._load(builder.add(address, _LONG(self._size * place)))
-        salt = builder.add(self._salt.get(), self._same(K * place))
-        self._h.add(self._mixed(words, salt))
+    def take(self, address: Any) -> None:
+        """Take in what lies at an address: the words that come next."""
+        words = self._load(address)
+        self._h.add(self._mixed(words, self._salt.get()))
         self._p.add(words)
         self._q.add(self._p.get())
-
-    def advance(self, words: int) -> None:
-        """Go on to the words that come after these."""
-        self._salt.add(self._same(K * words))
+        self._salt.add(self._step)
 
     def sums(self, end: Any) -> tuple[Any, Any, Any]:
-        """H, S1 and S2 of each lane; `end`: index of the word after the last one."""
+        """H, S1 and S2 of each lane; `end`: the index that would come next."""
         builder = self._builder
-        # lane l of take t has the word of index first + _wide·t + l, and its weight is one more
+        # lane l has in take t the word of index first + stride·(_wide·t + l): its weight, less one
         weights = builder.add(self._indices(end), self._same(1))
-        less = builder.mul(self._q.get(), self._same(self._wide))
+        less = builder.mul(
+            builder.mul(self._q.get(), self._same(self._wide)), self._filled(self._stride)
+        )
         s2 = builder.sub(builder.mul(weights, self._p.get()), less)
         return self._h.get(), self._p.get(), s2
 
@@ -129,14 +131,20 @@ class _Part:
         return words if self._size == 8 else self._builder.zext(words, self._kind)
 
     def _indices(self, first: Any) -> Any:
-        """`first`, which is known when it runs, in every lane, and the lane's number added."""
+        """Of the words that are taken in together, from index `first` on."""
         if self._wide == 1:
             return first
+        lanes = self._builder.mul(self._filled(self._stride), _LONGS(list(range(_WIDE))))
+        return self._builder.add(self._filled(first), lanes)
+
+    def _filled(self, value: Any) -> Any:
+        """A number that is known when it runs, in every lane."""
+        if self._wide == 1:
+            return value
         undefined = ir.Constant(_LONGS, ir.Undefined)
-        one = self._builder.insert_element(undefined, first, ir.IntType(32)(0))
+        one = self._builder.insert_element(undefined, value, ir.IntType(32)(0))
         nowhere = ir.VectorType(ir.IntType(32), _WIDE)([0] * _WIDE)
-        filled = self._builder.shuffle_vector(one, undefined, nowhere)
-        return self._builder.add(filled, _LONGS(list(range(_WIDE))))
+        return self._builder.shuffle_vector(one, undefined, nowhere)
 
     def _same(self, value: int) -> Any:
         value %= 2**64
@@ -168,8 +176,8 @@ def _added(builder: Any, lanes: Any) -> Any:
     return total
 
 
-# in a compiled function: (H, S1, S2) as uint64 of STEP·steps words at an address, the first of
-# which has the index `first` in the whole tensor
+# in a compiled function: (H, S1, S2) as uint64 of STEP·steps words at an address, which have every
+# `stride`-th index in the whole tensor from `first` on
 sums_of_1: Any = _of_size(1)
 sums_of_2: Any = _of_size(2)
 sums_of_4: Any = _of_size(4)

@@ -101,7 +101,7 @@ def indices(span: Span, start: int, like: torch.Tensor) -> torch.Tensor:
     """
     left = torch.arange(start, start + like.numel(), device=like.device)
     if len(span.sizes) == 1:
-        return left.add_(span.first)
+        return left.mul_(span.strides[0]).add_(span.first)
     found = torch.full_like(left, span.first)
     for size, stride in zip(span.sizes[:0:-1], span.strides[:0:-1], strict=True):
         above = torch.div(left, size, rounding_mode="floor")

@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from ..compiled import address
+from .as_words import as_words
 from .fast_cpu import run_into, runs_into
-from .reference import MASK64, Digest, is_plain, words
-from .span import Place, Span, pieces, runs_of
+from .reference import MASK64, Digest, is_plain
+from .span import Place, Span, pieces
 
 
 def digest_tensor(tensor: torch.Tensor, *, offset: Place = 0) -> Digest:
@@ -65,14 +66,12 @@ def rows_in_host(tensors: Sequence[torch.Tensor], places: Sequence[Place]) -> to
 
 
 def _add(tensor: torch.Tensor, place: int | Span, rows: NDArray[np.int64], row: int) -> None:
-    bits = tensor if is_plain(tensor) else words(tensor)
-    first, sizes, strides = _levels(place, tensor.numel(), 2 if tensor.is_complex() else 1)
+    bits, span = as_words(tensor, place)
+    first, sizes, strides = _levels(span)
     runs_into(address(bits), bits.element_size(), first, sizes, strides, rows, row)
 
 
 @lru_cache(4096)
-def _levels(
-    place: int | Span, count: int, words: int
-) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
-    first, sizes, strides = runs_of(place, count, words)
+def _levels(span: Span) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+    first, sizes, strides = span
     return first, np.array(sizes, dtype=np.int64), np.array(strides, dtype=np.int64)

@@ -110,7 +110,7 @@ def _in_whole_part(
 
 @lru_cache(4096)
 def runs_of(place: int | Span, count: int, words: int = 1) -> Span:
-    """A place as few nested runs of words, the innermost of consecutive ones.
+    """A place as few nested runs of words, at least one.
 
     Args:
         count: elements of the part.
@@ -126,6 +126,8 @@ def runs_of(place: int | Span, count: int, words: int = 1) -> Span:
             levels[-1] = (size * inner, below)
         elif size != 1:
             levels.append((size, stride * words))
+    if levels[0] == (1, 1) and len(levels) > 1:
+        del levels[0]
     outward = levels[::-1]
     return Span(
         first * words, tuple(size for size, _ in outward), tuple(stride for _, stride in outward)

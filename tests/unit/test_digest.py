@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +16,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdc_guard.digest import Digest, Span, digest_rows, digest_tensor, mix64, reference
+from sdc_guard.digest import Digest, Span, as_words, digest_rows, digest_tensor, mix64, reference
+from sdc_guard.digest.device_rows import rows_on_devices
 from sdc_guard.digest.reference import MASK64, K
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -99,6 +105,93 @@ def test_is_read_row_by_row_whatever_the_strides(
     assert digest_tensor(tensor[1::2, ::3]) == numpy_digest(words[1::2, ::3])
     assert digest_tensor(tensor[:1].expand(4, 8)) == numpy_digest(np.repeat(words[:1], 4, 0))
     assert digest_tensor(tensor.t()) != digest_tensor(tensor)
+
+
+@given(
+    shape=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    data=st.data(),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.float8_e5m2]),
+    first=st.integers(0, 2**40),
+    numpy_seed=st.integers(0, 2**32 - 1),
+)
+def test_any_order_of_memory_and_any_gaps_in_it(
+    shape: list[int], data: st.DataObject, dtype: torch.dtype, first: int, numpy_seed: int
+) -> None:
+    order = data.draw(st.permutations(range(len(shape))))
+    steps = tuple(slice(None, None, data.draw(st.sampled_from([1, 1, 1, 2]))) for _ in shape)
+    words = random_words(np.random.default_rng(numpy_seed), tuple(shape), dtype.itemsize)
+    tensor = as_tensor(words, dtype).permute(order)[steps]
+    expected = numpy_digest(words.transpose(order)[steps], first)
+    assert digest_tensor(tensor, offset=first) == expected
+    assert (
+        rows_on_devices([tensor], [first]).tolist()
+        == digest_rows([tensor.contiguous()], offsets=[first]).tolist()
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+@pytest.mark.parametrize("stride", [1, 3, 2**40 + 1])
+def test_long_runs(size: int, stride: int, rng: np.random.Generator) -> None:
+    for count in (35, 36, 37, 71, 72, 1000, 4321):
+        words = random_words(rng, (count,), size)
+        bits = words.astype(np.uint64)
+        index = np.arange(count, dtype=np.uint64) * np.uint64(stride) + np.uint64(7)
+        mixed = [mix64(int(b) ^ int(i) * K & MASK64) for b, i in zip(bits, index, strict=True)]
+        tensor = torch.from_numpy(words.view(f"i{size}"))
+        found = digest_tensor(tensor, offset=Span(7, (count,), (stride,)))
+        assert found == Digest(
+            sum(mixed) & MASK64,
+            int(bits.sum()),
+            int(((index + np.uint64(1)) * bits).sum()),
+        )
+        plain = reference.sums(tensor, Span(7, (count,), (stride,))).tolist()
+        assert found == Digest(*(value & MASK64 for value in plain))
+
+
+ELSEWHERE = """
+import numpy as np, torch
+from sdc_guard.digest import Span, digest_tensor
+raw = torch.from_numpy(np.random.default_rng(7).integers(0, 256, 9000, dtype=np.uint8))
+kinds = (torch.uint8, torch.bfloat16, torch.float32, torch.int64)
+found = [digest_tensor(raw.view(kind), offset=Span(5, (1125,), (3,))) for kind in kinds[3:]]
+print([*found, *(digest_tensor(raw.view(kind)) for kind in kinds)])
+"""
+
+
+@pytest.mark.parametrize("processor", ["x86-64", "haswell"])
+def test_code_for_another_processor_makes_the_same_bits(processor: str, tmp_path: Path) -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("names of x86 processors")
+    other = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", ELSEWHERE],
+            env={**os.environ, **environment},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for environment in ({}, other | {"NUMBA_CACHE_DIR": str(tmp_path)})
+    ]
+    assert told[0] == told[1]
+    assert told[0].count("Digest(") == 5
+
+
+def test_a_transposed_matrix_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = torch.randn(8, 50)
+    expected = digest_tensor(matrix.t().contiguous())
+    monkeypatch.setattr(as_words, "words", None)
+    assert digest_tensor(matrix.t()) == expected
+    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert digest_tensor(image) == digest_tensor(image.contiguous())
+
+
+def test_tied_tensors_have_one_digest() -> None:
+    embedding, head = torch.nn.Embedding(5, 4), torch.nn.Linear(4, 5, bias=False)
+    head.weight = embedding.weight
+    one, other = digest_rows([embedding.weight, head.weight]).tolist()
+    assert one == other
 
 
 def test_lazy_conjugates_and_negatives_are_taken_by_value() -> None:
