@@ -158,11 +158,10 @@ print([*found, *(digest_tensor(raw.view(kind)) for kind in kinds)])
 """
 
 
-@pytest.mark.parametrize("processor", ["x86-64", "haswell"])
-def test_code_for_another_processor_makes_the_same_bits(processor: str, tmp_path: Path) -> None:
+def test_code_for_another_processor_makes_the_same_bits(tmp_path: Path) -> None:
     if platform.machine() != "x86_64":
-        pytest.skip("names of x86 processors")
-    other = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
+        pytest.skip("the other processor is an x86 one")
+    other = {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": ""}
     told = [
         subprocess.run(
             [sys.executable, "-c", ELSEWHERE],

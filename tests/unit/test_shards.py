@@ -22,7 +22,7 @@ from sdc_guard.digest import Digest, Patches, Place, Span, digest_tensor
 from sdc_guard.digest.device_rows import plain_rows
 from sdc_guard.digest.reference import MASK64, words
 from sdc_guard.digest.span import position
-from sdc_guard.signals.cuts import Cut, held
+from sdc_guard.signals.cuts import Cut, held, nested
 from sdc_guard.signals.placement import placement
 
 Coordinate = tuple[int, ...]
@@ -160,6 +160,23 @@ def test_what_is_held_is_right_or_unknown() -> None:
                     mine.tolist()
                 )
     assert unknown < ranks / 1000  # both readings give a part of the same length, and another one
+
+
+@given(gaps=st.lists(st.integers(1, 3), max_size=12), lengths=st.data())
+def test_nested_runs_are_the_runs_they_were_made_of(
+    gaps: list[int], lengths: st.DataObject
+) -> None:
+    runs, first = [], 0
+    for gap in gaps:
+        length = lengths.draw(st.integers(1, 2))
+        runs.append((first + gap, length))
+        first += gap + length
+    found = [
+        span.first + sum(step * stride for step, stride in zip(at, span.strides, strict=True))
+        for span in nested(runs)
+        for at in itertools.product(*map(range, span.sizes))
+    ]
+    assert found == [first + i for first, length in runs for i in range(length)]
 
 
 @pytest.mark.parametrize(
