@@ -20,6 +20,7 @@ import sdc_guard.digest
 from sdc_guard.digest import Patch, Patches, Place, Span, device_rows, digest_rows
 from sdc_guard.digest.custom_op import digest_operator
 from sdc_guard.digest.device_rows import fused_kernels, plain_rows, rows_on_cuda, rows_on_devices
+from sdc_guard.digest.word_table import Piece, table
 
 ROOT = Path(__file__).resolve().parents[2]
 NESTED = Span(3, (2, 2), (7, 1))
@@ -98,6 +99,24 @@ def test_the_kernel_compiles_to_wide_reads_and_three_additions(
     loop = re.search(r"^(\$L__BB0_2:.*?)bra", made.asm["ptx"], re.DOTALL | re.MULTILINE)
     assert loop is not None
     assert "bar.sync" not in loop.group(1)  # threads wait for each other after it alone
+
+
+def test_wide_reads_are_of_words_at_multiples_of_16_bytes() -> None:
+    whole, flat = Span(0, (70_000,), (1,)), Span(9, (10,), (1,))
+    nested = Span(0, (5, 2), (7, 1))
+    pieces = [
+        Piece(64, 2, 70_000, whole, 0), Piece(72, 2, 10, flat, 1), Piece(96, 2, 10, flat, 2),
+        Piece(80, 2, 10, nested, 3), Piece(96, 4, 10, flat, 4),
+    ]  # fmt: skip
+    made = table(pieces, torch.device("cpu"))
+    kinds = [(x.size, x.aligned, x.levels, x.short, x.chunks) for x in made.launches]
+    assert sorted(kinds) == [
+        (2, False, 1, True, 1), (2, True, 1, True, 4), (2, True, 2, True, 1), (4, True, 1, True, 1),
+    ]  # fmt: skip
+    addresses = made.words[: made.chunks].tolist()
+    for launch in made.launches:
+        of_launch = addresses[launch.first : launch.first + launch.chunks]
+        assert all((address % 16 == 0) == launch.aligned for address in of_launch)
 
 
 def test_triton_and_the_compiler_are_not_imported_for_tensors_in_host_memory() -> None:

@@ -86,6 +86,19 @@ def test_several_fitting_places_are_not_one() -> None:
     assert solve_single(before, after, numel=3, width=64) == (1, -(2**63))
 
 
+def test_h_alone_does_not_choose_the_place() -> None:
+    tensor = torch.linspace(-3, 5, 100, dtype=torch.float64)
+    before = digest_tensor(tensor)
+    tensor[3] = -tensor[3]
+    after = digest_tensor(tensor)
+    row = tensor.view(torch.int64)
+    found = find_change(row, before, after)
+    assert found is not None
+    assert found.index == 3
+    # by this S2 it is one of the places 0, 2, 4, … and by H it is not
+    assert find_change(row, before, after._replace(s2=after.s2 ^ 1 << 63)) is None
+
+
 @given(content=words_lists(least=2), data=st.data())
 def test_a_change_of_two_elements_is_never_called_one(
     content: tuple[int, list[int]], data: st.DataObject
