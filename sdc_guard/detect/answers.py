@@ -37,9 +37,9 @@ class Known:
         return ("question", *products, "output 1", "output 2", "gradients")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Answer:
-    """One answer.
+    """One answer; two are compared by their hashes.
 
     Attributes:
         rows: int64, shape (parts, 3): digests, in the order of `Known.parts`.
