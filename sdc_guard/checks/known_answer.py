@@ -19,10 +19,12 @@ from ..signals.probe import Probe, probes_of
 from ..signals.probe_environment import built, in_force, key_of
 from ..store.known_answers import RecordedAnswer
 from .check import Check, Telling
+from .rank_round import RankRounds
 from .run_answers import Lookup
 
 _WAITING: Final = 16  # answers under way at most: a device that is stuck makes no memory grow
-_ASKERS: Final = 16  # environments remembered: a script that goes on changing settings, likewise
+# environments remembered, and looked up at all: a script may go on changing settings
+_ASKERS: Final = 16
 _LOOKUP_SECONDS: Final = 10.0  # that closing waits for the file system
 
 
@@ -74,25 +76,39 @@ class KnownAnswer(Check):
         run: Path,
         every: int,
     ) -> None:
-        self._telling, self._model, self._ranks = telling, model, ranks
+        self._telling, self._model = telling, model
+        self._rounds = RankRounds(ranks)
         self._run, self._every, self._next = run, every, 0
         self._probes: dict[torch.device, dict[str, Probe]] = {}
         self._built: dict[torch.device, dict[str, Any]] = {}
         self._askers: OrderedDict[tuple[torch.device, str], _Asker] = OrderedDict()
         self._asked: deque[_Asked] = deque()
         self._lookups: list[Lookup] = []
+        self._looked_up = 0
 
     def step_ended(self, step: int) -> None:
         if step >= self._next:
             self._next = step - step % self._every + self._every
-            for device in self._devices():
-                for dtype in self._probes_of(device):
-                    self._ask(step, self._asker(device, dtype))
+            self._ask_all(step)
         if self._asked or self._lookups:
             self._judge(wait=False)
+        if alerts := self._rounds.alerts():
+            self._telling.report(alerts)
 
     def close(self) -> None:
         self._judge(wait=True)
+        if alerts := self._rounds.close():
+            self._telling.report(alerts)
+
+    def _ask_all(self, step: int) -> None:
+        askers = [
+            self._asker(device, dtype)
+            for device in self._devices()
+            for dtype in self._probes_of(device)
+        ]
+        self._rounds.begins(step, len(askers))
+        for asker in askers:
+            self._ask(step, asker)
 
     def _devices(self) -> list[torch.device]:
         found = dict.fromkeys(parameter.device for parameter in self._model.parameters())
@@ -134,16 +150,22 @@ class KnownAnswer(Check):
 
     def _take(self, asked: _Asked) -> None:
         step, asker = asked.step, asked.asker
-        alerts, again = asker.watch.take(step, Answer(asked.rows.array(), asked.numbers.array()))
+        answer = Answer(asked.rows.array(), asked.numbers.array())
+        self._rounds.answered(step, asker.key, answer.hash)
+        alerts, again = asker.watch.take(step, answer)
         for _ in range(again):
             self._ask(step, asker)
         if alerts:
             self._telling.report(alerts)
-        if asker.watch.reference is not None and not asker.looked_up:
+        new = asker.watch.reference is not None and not asker.looked_up
+        if new and self._looked_up < _ASKERS:
             asker.looked_up = True
-            self._look_up(step, asker, asker.watch.reference)
+            self._looked_up += 1
+            self._look_up(step, asker)
 
-    def _look_up(self, step: int, asker: _Asker, answer: Answer) -> None:
+    def _look_up(self, step: int, asker: _Asker) -> None:
+        answer = asker.watch.reference
+        assert answer is not None
         mine = RecordedAnswer(
             answer, asker.environment, socket.gethostname(), device_id(asker.device), step
         )
