@@ -17,7 +17,7 @@ from ..signals.probe_environment import key_of
 from .comparison import answer_of
 from .known import environment_of
 from .line import Bench, Line, Outcome, Trial
-from .patterns import MB, SIZES, Damage, named, patterns_for, sent
+from .patterns import SIZES, Damage, in_words, named, patterns_for, sent
 from .ways import Table
 
 _SECTION: Final = "between ranks"
@@ -41,6 +41,17 @@ def join(devices: Sequence[torch.device]) -> None:
         return
     cuda = any(device.type == "cuda" for device in devices)
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=_PATIENCE)
+
+
+def leave() -> None:
+    """Be no rank any more."""
+    dist.destroy_process_group()
+
+
+def of_this_rank(devices: Sequence[torch.device]) -> list[torch.device]:
+    """The device that is this rank's, by its number on the machine."""
+    place = int(os.environ.get("LOCAL_RANK", 0))
+    return [devices[place % len(devices)]] if devices else []
 
 
 def received(rank: int, world: int, swap: Swap, sizes: Sequence[int] = _SIZES) -> dict[int, Damage]:
@@ -96,7 +107,7 @@ def exchanged(device: torch.device, bench: Bench) -> Outcome:
     outcome = table_of(world, _gathered(mine)).outcome(f"over {dist.get_backend()}")
     if outcome.verdict == "FAIL":
         return outcome
-    return Outcome("PASS", f"{outcome.reason}, up to {_SIZES[-1] // MB} MB", outcome.detail)
+    return Outcome("PASS", f"{outcome.reason}, up to {in_words(_SIZES[-1])}", outcome.detail)
 
 
 def answers(device: torch.device, bench: Bench) -> Outcome:
@@ -121,7 +132,7 @@ def answers(device: torch.device, bench: Bench) -> Outcome:
 def trials_of(bench: Bench) -> list[Trial]:
     """The lines of several ranks; each rank tries the same ones in the same order."""
     cuda = [device for device in bench.devices if device.type == "cuda"]
-    mine = cuda[int(os.environ.get("LOCAL_RANK", 0)) % len(cuda)] if cuda else None
+    mine = cuda[0] if cuda else None
     host = torch.device("cpu")
     found = [Trial(_SECTION, "what ranks send each other", partial(exchanged, host))]
     if mine is not None:

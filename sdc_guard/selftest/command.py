@@ -84,15 +84,15 @@ def selftest(run: Path | None, say: Say) -> Report | None:
     started = time.perf_counter()
     world, rank = between_ranks.world_size(), int(os.environ.get("RANK", 0))
     found, why, missing = copies.devices_here()
+    if world > 1:
+        found = between_ranks.of_this_rank(found)
     talk = say if rank == 0 else _silent
     talk(f"SDC Guard's self-test on {machine()['text']}")
     with tempfile.TemporaryDirectory(prefix="sdc-guard-selftest-") as folder:
         bench = Bench(Path(folder), (torch.device("cpu"), *found), run)
         trials = trials_of(bench)
         if missing:
-            trials.append(
-                Trial(copies.SECTION, "to and between devices", lambda _: _not_there(why))
-            )
+            trials.append(Trial(copies.SECTION, "with devices", lambda _: _not_there(why)))
         telling = Telling(talk)
         # among ranks the others' part of a line is not known until all have come to its end
         lines = tried(trials, bench, telling.line if world == 1 else _unheard)
@@ -110,7 +110,9 @@ def _with_other_ranks(lines: list[Line], bench: Bench, telling: Telling) -> list
     together = between_ranks.of_all_ranks(lines)
     for line in together:
         telling.line(line)
-    return together + tried(between_ranks.trials_of(bench), bench, telling.line)
+    together += tried(between_ranks.trials_of(bench), bench, telling.line)
+    between_ranks.leave()
+    return together
 
 
 def _not_there(why: str) -> Outcome:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import torch
 
 from .line import Bench, Outcome, Trial
-from .patterns import MB, SIZES, named
+from .patterns import SIZES, in_words
 from .ways import every_way, there_and_back
 
 SECTION: Final = "copies"
@@ -38,10 +39,17 @@ class OfTheHost:
 
 
 class OfDevices:
-    """Copies to, from and between CUDA devices; pageable memory, and pinned for even sizes."""
+    """Copies to, from and between CUDA devices.
+
+    Args:
+        pinned: whether host memory is pinned, which the device reads and writes by itself.
+    """
+
+    def __init__(self, *, pinned: bool) -> None:
+        self._pinned = pinned
 
     def put(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
-        return tensor.to(f"cuda:{place}")
+        return (tensor.pin_memory() if self._pinned else tensor).to(f"cuda:{place}")
 
     def copy(self, tensor: torch.Tensor, source: int, target: int) -> torch.Tensor:
         del source
@@ -49,7 +57,8 @@ class OfDevices:
 
     def fetch(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
         del place
-        return tensor.cpu()
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pinned)
+        return host.copy_(tensor)
 
 
 def in_host_memory(bench: Bench) -> Outcome:
@@ -60,20 +69,19 @@ def in_host_memory(bench: Bench) -> Outcome:
     return with_sizes(outcome, sizes)
 
 
-def to_devices(bench: Bench) -> Outcome:
+def to_devices(pinned: bool, bench: Bench) -> Outcome:
     """Host to device to host."""
     names = {device.index: str(device) for device in bench.devices if device.type == "cuda"}
     sizes = fitting(_free_everywhere(list(names)))
-    return with_sizes(
-        there_and_back(OfDevices(), names, sizes).outcome("to a device and back"), sizes
-    )
+    table = there_and_back(OfDevices(pinned=pinned), names, sizes)
+    return with_sizes(table.outcome("to a device and back"), sizes)
 
 
 def between_devices(bench: Bench) -> Outcome:
     """Each device to each other one."""
     names = [str(device) for device in bench.devices if device.type == "cuda"]
     sizes = fitting(_free_everywhere(list(range(len(names)))))
-    outcome = every_way(OfDevices(), names, sizes).outcome("between devices")
+    outcome = every_way(OfDevices(pinned=False), names, sizes).outcome("between devices")
     if outcome.verdict == "FAIL":
         outcome = Outcome("FAIL", f"{outcome.reason}; {ADVICE}", outcome.detail, outcome.table)
     return with_sizes(outcome, sizes)
@@ -90,10 +98,10 @@ def with_sizes(outcome: Outcome, sizes: list[int]) -> Outcome:
         return outcome
     if not sizes:
         return Outcome("INCOMPLETE", "too little free memory for any size")
-    reason = f"{outcome.reason}, up to {sizes[-1] // MB or 1} MB"
+    reason = f"{outcome.reason}, up to {in_words(sizes[-1])}"
     if len(sizes) == len(SIZES):
         return Outcome("PASS", reason, outcome.detail)
-    left_out = named("", SIZES[-1]).removeprefix(", ")
+    left_out = in_words(SIZES[-1])
     return Outcome("INCOMPLETE", f"{reason}; no memory for {left_out}", outcome.detail)
 
 
@@ -102,7 +110,10 @@ def trials_of(bench: Bench) -> list[Trial]:
     found = [Trial(SECTION, "in host memory", in_host_memory)]
     count = sum(device.type == "cuda" for device in bench.devices)
     if count:
-        found.append(Trial(SECTION, "to each device and back", to_devices))
+        found += [
+            Trial(SECTION, "to each device and back", partial(to_devices, False)),
+            Trial(SECTION, "likewise, in pinned memory", partial(to_devices, True)),
+        ]
     if count > 1:
         found.append(Trial(SECTION, "between devices", between_devices))
     return found

@@ -98,4 +98,9 @@ class Damage:
 
 def named(pattern: str, size: int) -> str:
     """A try in words."""
-    return f"{pattern}, {size // MB} MB" if size >= MB else f"{pattern}, {size // KB} KB"
+    return f"{pattern}, {in_words(size)}"
+
+
+def in_words(size: int) -> str:
+    """Bytes in words."""
+    return f"{size // MB} MB" if size >= MB else f"{size // KB} KB"

@@ -61,7 +61,8 @@ class Table:
         """PASS if everything arrived on every way."""
         detail = {"places": list(self.places), "wrong": [self._told(way) for way in self.wrong]}
         if not self.wrong:
-            return Outcome("PASS", f"{what}: {len(self.ways)} ways, every bit arrived", detail)
+            ways = "one way" if len(self.ways) == 1 else f"{len(self.ways)} ways"
+            return Outcome("PASS", f"{what}: {ways}, every bit arrived", detail)
         pairs = ", ".join(f"{self.places[a]} to {self.places[b]}" for a, b in self.wrong[:8])
         more = f" and {len(self.wrong) - 8} more" if len(self.wrong) > 8 else ""
         words = sum(self.ways[way].words for way in self.wrong)
