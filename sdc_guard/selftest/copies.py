@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 
 from .line import Bench, Outcome, Trial
 from .patterns import SIZES, in_words
-from .ways import every_way, there_and_back
+from .ways import Table, every_way, there_and_back
 
 SECTION: Final = "copies"
 _AT_ONCE: Final = 5  # copies of a tensor that are held at the same time, temporary ones too
@@ -81,10 +82,15 @@ def between_devices(bench: Bench) -> Outcome:
     """Each device to each other one."""
     names = [str(device) for device in bench.devices if device.type == "cuda"]
     sizes = fitting(_free_everywhere(list(range(len(names)))))
-    outcome = every_way(OfDevices(pinned=False), names, sizes).outcome("between devices")
-    if outcome.verdict == "FAIL":
-        outcome = Outcome("FAIL", f"{outcome.reason}; {ADVICE}", outcome.detail, outcome.table)
-    return with_sizes(outcome, sizes)
+    return with_sizes(judged(every_way(OfDevices(pinned=False), names, sizes)), sizes)
+
+
+def judged(table: Table) -> Outcome:
+    """What a table between devices says, with advice where only the ways between them are wrong."""
+    outcome = table.outcome("between devices")
+    if not table.wrong_between:
+        return outcome
+    return Outcome(outcome.verdict, f"{outcome.reason}; {ADVICE}", outcome.detail, outcome.table)
 
 
 def fitting(free: int) -> list[int]:
@@ -132,6 +138,10 @@ def devices_here() -> tuple[list[torch.device], str, bool]:
 
 
 def _free_host_memory() -> int:
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):  # what caches would give back is in it
+                return int(line.split()[1]) * 1024
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):  # not told on this system

@@ -44,6 +44,15 @@ class Table:
         """Ways on which something arrived otherwise."""
         return sorted(way for way, damage in self.ways.items() if damage)
 
+    @property
+    def wrong_between(self) -> list[Way]:
+        """Of these, the ways between two places that both exchange with the host without error."""
+        return [
+            (a, b)
+            for a, b in self.wrong
+            if a != b and not any(self.ways.get((c, c)) for c in (a, b))
+        ]
+
     def rows(self) -> tuple[str, ...]:
         """As text: a row for each sender, a column for each receiver."""
         width = max(5, *(len(name) + 1 for name in self.places))
@@ -96,7 +105,11 @@ def there_and_back(mover: Mover, places: Mapping[int, str], sizes: Iterable[int]
 
 
 def every_way(mover: Mover, places: Sequence[str], sizes: Iterable[int]) -> Table:
-    """Send every pattern from each place to each other one, compared with the host's by digest."""
+    """Send every pattern from each place to each other one, and to itself by way of the host.
+
+    What arrives is compared with what the host sent; so is what a place gives back at once, that
+    a wrong way between two places can be told from a wrong way to one of them.
+    """
     table = Table(places)
     numbers = range(len(places))
     for source in numbers:
@@ -105,8 +118,7 @@ def every_way(mover: Mover, places: Sequence[str], sizes: Iterable[int]) -> Tabl
                 tensor = sent(pattern, size, source)
                 there = mover.put(tensor, source)
                 for target in numbers:
-                    if target != source:
-                        damage = table.ways.setdefault((source, target), Damage())
-                        arrived = mover.fetch(mover.copy(there, source, target), target)
-                        damage.note(named(pattern, size), tensor, arrived)
+                    damage = table.ways.setdefault((source, target), Damage())
+                    copied = there if target == source else mover.copy(there, source, target)
+                    damage.note(named(pattern, size), tensor, mover.fetch(copied, target))
     return table
