@@ -15,7 +15,8 @@ that changes from call to call, on a sound device too.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,8 +69,7 @@ class Probe:
         self._sizes = HOST if device.type == "cpu" else DEVICE
         self._dtype = dtype
         self._shapes = shapes(self._sizes)
-        # an optimizer whose step is compiled would have this compiled as well
-        self._uncompiled = torch.compiler.disable(self._ask)  # type: ignore[no-untyped-call] # torch has no types here
+        self._uncompiled: Callable[[], PendingAnswer] | None = None
         with _apart(device):
             self.numbers = _upload(_integers(_count(self._shapes)), device)
 
@@ -83,8 +83,11 @@ class Probe:
 
         Generators, grad mode, autocast and its cache are as they were afterwards.
         """
-        answer: PendingAnswer = self._uncompiled()
-        return answer
+        # an optimizer whose step is compiled would have this compiled as well; where nothing is
+        # compiled, saying so would import the compiler, which takes seconds
+        if self._uncompiled is None and "torch._dynamo" in sys.modules:
+            self._uncompiled = torch.compiler.disable(self._ask)  # type: ignore[no-untyped-call] # torch has no types here
+        return (self._uncompiled or self._ask)()
 
     def _ask(self) -> PendingAnswer:
         with _apart(self.numbers.device):
