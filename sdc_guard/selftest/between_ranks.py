@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -20,7 +21,7 @@ from .line import Bench, Line, Outcome, Trial
 from .patterns import SIZES, Damage, in_words, named, patterns_for, sent
 from .ways import Table
 
-_SECTION: Final = "between ranks"
+SECTION: Final = "between ranks"
 _SIZES: Final = SIZES[:3]  # every rank sends to every other one
 _PATIENCE: Final = timedelta(minutes=5)  # for ranks that are slower in the lines before
 
@@ -134,24 +135,37 @@ def trials_of(bench: Bench) -> list[Trial]:
     cuda = [device for device in bench.devices if device.type == "cuda"]
     mine = cuda[0] if cuda else None
     host = torch.device("cpu")
-    found = [Trial(_SECTION, "what ranks send each other", partial(exchanged, host))]
+    found = [Trial(SECTION, "what ranks send each other", partial(exchanged, host))]
     if mine is not None:
-        found.append(Trial(_SECTION, "what devices send each other", partial(exchanged, mine)))
-    found.append(Trial(_SECTION, "the known answer", partial(answers, mine or host)))
+        found.append(Trial(SECTION, "what devices send each other", partial(exchanged, mine)))
+    found.append(Trial(SECTION, "the known answer", partial(answers, mine or host)))
     return found
 
 
 def of_all_ranks(lines: list[Line]) -> list[Line]:
     """Each line with the worst verdict of any rank, and which ranks it was; on every rank alike."""
-    everybody = _gathered(lines)
-    return [worst(list(same)) for same in zip(*everybody, strict=True)]
+    return [worst(same) for same in matched(_gathered(lines))]
 
 
-def worst(same: list[Line]) -> Line:
-    """One line of what each rank, in order, says of it."""
+def matched(everybody: Sequence[Sequence[Line]]) -> list[dict[int, Line]]:
+    """Lines of all ranks that belong together, by rank: by their place in their section.
+
+    A rank may have fewer of them, on a machine of another kind, and its devices other names.
+    """
+    found: dict[tuple[str, int], dict[int, Line]] = {}
+    for rank, lines in enumerate(everybody):
+        seen: Counter[str] = Counter()
+        for line in lines:
+            found.setdefault((line.section, seen[line.section]), {})[rank] = line
+            seen[line.section] += 1
+    return list(found.values())
+
+
+def worst(same: Mapping[int, Line]) -> Line:
+    """One line of what the ranks say of it."""
     order = ("FAIL", "INCOMPLETE", "PASS")
-    verdict = min((line.outcome.verdict for line in same), key=order.index)
-    ranks = [rank for rank, line in enumerate(same) if line.outcome.verdict == verdict]
+    verdict = min((line.outcome.verdict for line in same.values()), key=order.index)
+    ranks = [rank for rank, line in same.items() if line.outcome.verdict == verdict]
     chosen = same[ranks[0]]
     outcome = chosen.outcome
     if len(ranks) == len(same):

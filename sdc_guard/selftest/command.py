@@ -106,8 +106,16 @@ def selftest(run: Path | None, say: Say) -> Report | None:
 
 
 def _with_other_ranks(lines: list[Line], bench: Bench, telling: Telling) -> list[Line]:
-    between_ranks.join(bench.devices)
-    together = between_ranks.of_all_ranks(lines)
+    try:
+        between_ranks.join(bench.devices)
+        together = between_ranks.of_all_ranks(lines)
+    except Exception as error:  # noqa: BLE001 - because other ranks may be missing in any way
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        alone = Outcome("INCOMPLETE", f"the other ranks could not be reached: {reason}")
+        together = [*lines, Line(between_ranks.SECTION, "joining", alone)]
+        for line in together:
+            telling.line(line)
+        return together
     for line in together:
         telling.line(line)
     together += tried(between_ranks.trials_of(bench), bench, telling.line)

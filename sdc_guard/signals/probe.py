@@ -115,7 +115,7 @@ def probes_of(device: torch.device) -> dict[str, Probe]:
 
 def _integers(count: int) -> torch.Tensor:
     """Integers from −127 to 127, float32, shape (count,): the top bits of mix64(K·i)."""
-    mixed = mix64_tensor(torch.arange(count).mul_(signed64(K)))
+    mixed = mix64_tensor(torch.arange(count, device="cpu").mul_(signed64(K)))
     return ((mixed >> 56) & 0xFF).sub_(128).clamp_(min=-127).to(torch.float32)
 
 
@@ -143,7 +143,7 @@ def _batch(matrix: torch.Tensor, count: int) -> torch.Tensor:
 def _upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type == "cpu":
         return numbers
-    pinned = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+    pinned = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
     return pinned.copy_(numbers).to(device, non_blocking=True)
 
 

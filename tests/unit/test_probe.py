@@ -134,12 +134,14 @@ def test_autocasts_cache_stays(probe: Probe) -> None:
     assert casts[0] is casts[1]
 
 
-def test_a_default_dtype_of_the_script_changes_nothing(probe: Probe) -> None:
+def test_a_default_dtype_or_device_of_the_script_changes_nothing(probe: Probe) -> None:
     usual = answer_of(probe).hash
     torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
     try:
         assert answer_of(Probe(CPU)).hash == usual
     finally:
+        torch.set_default_device(None)
         torch.set_default_dtype(torch.float32)
 
 

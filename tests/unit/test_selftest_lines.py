@@ -245,9 +245,35 @@ def test_exit_codes() -> None:
 
 
 def test_of_several_ranks_the_worst_counts_and_is_named() -> None:
-    worst = between_ranks.worst([line("PASS"), line("FAIL", "bad"), line("INCOMPLETE")])
+    ranks = {0: line("PASS"), 1: line("FAIL", "bad"), 2: line("INCOMPLETE")}
+    worst = between_ranks.worst(ranks)
     assert (worst.outcome.verdict, worst.outcome.reason) == ("FAIL", "rank 1: bad")
-    assert between_ranks.worst([line("PASS"), line("PASS")]).outcome.reason == "so"
+    assert between_ranks.worst({0: line("PASS"), 1: line("PASS")}).outcome.reason == "so"
+
+
+def test_lines_of_ranks_are_matched_by_their_place_in_their_section() -> None:
+    on_device = Line("copies", "cuda:1", Outcome("FAIL", "bad"))
+    mine = [Line("copies", "in host memory", Outcome("PASS", "so")), line("PASS")]
+    theirs = [mine[0], on_device, line("INCOMPLETE")]
+    together = [between_ranks.worst(same) for same in between_ranks.matched([mine, theirs])]
+    told = {(one.section, one.name): one.outcome.verdict for one in together}
+    assert told == {
+        ("copies", "in host memory"): "PASS",
+        ("s", "n"): "INCOMPLETE",
+        ("copies", "cuda:1"): "FAIL",
+    }
+
+
+def test_ranks_that_cannot_be_reached_are_said_and_are_no_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "trials_of", lambda _: [])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    done = CliRunner().invoke(main, ["selftest"])
+    assert done.exit_code == 3
+    assert "could not be reached" in done.output
+    assert "Traceback" not in done.output
 
 
 def test_a_line_that_ends_early_ends_no_other(bench: Bench) -> None:
