@@ -154,8 +154,7 @@ def _apart(device: torch.device) -> Iterator[None]:
     # not torch.autocast: leaving its outermost block drops the training's cache
     torch.set_autocast_enabled(device.type, False)
     try:
-        with torch.inference_mode(False), torch.no_grad():
-            yield
+        yield
     finally:
         torch.set_autocast_enabled(device.type, autocast)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from sdc_guard.checks import known_answer
 from sdc_guard.checks.known_answer import KnownAnswer
 from sdc_guard.ranks import Ranks
 from sdc_guard.signals.probe import Probe
-from sdc_guard.store.known_answers import FOLDER, all_recorded
+from sdc_guard.store import known_answers
+from sdc_guard.store.known_answers import FOLDER, all_recorded, first_recorded
 
 
 def net() -> nn.Sequential:
@@ -154,6 +156,24 @@ def test_another_machines_answer_is_compared_and_suspected(tmp_path: Path) -> No
     ]
     assert "TF32" in alerts[0].detail["text"]
     assert "other" in alerts[0].detail["text"]
+
+
+def test_of_two_that_record_at_once_the_first_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path / "run")
+    ((key, mine),) = all_recorded(tmp_path / "run").items()
+    theirs = replace(mine, host="other")
+    publish = known_answers.publish
+
+    def late(*given: Any, **options: Any) -> None:
+        monkeypatch.setattr(known_answers, "publish", publish)
+        assert first_recorded(tmp_path, key, theirs) is theirs
+        publish(*given, **options)
+
+    monkeypatch.setattr(known_answers, "publish", late)
+    assert first_recorded(tmp_path, key, mine).host == "other"
+    assert all_recorded(tmp_path)[key].host == "other"
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"schema": 3}', "[1, 2]", "null"])

@@ -119,8 +119,10 @@ def test_modes_of_the_training_neither_change_it_nor_are_changed(mode: str, prob
     with MODES[mode]():
         before = states()
         assert answer_of(probe).hash == usual
-        assert answer_of(Probe(CPU)).hash == usual
+        made_here = Probe(CPU)
+        assert answer_of(made_here).hash == usual
         assert states() == before
+    assert answer_of(made_here).hash == usual
 
 
 def test_autocasts_cache_stays(probe: Probe) -> None:
