@@ -25,7 +25,8 @@ import torch
 from numpy.typing import NDArray
 
 from ..detect.answers import Known
-from ..digest.reference import K, digest_rows, mix64_tensor, signed64
+from ..digest import digest_rows
+from ..digest.reference import K, mix64_tensor, signed64
 from .probe_model import WEIGHTS, Sizes, block, shapes
 
 VERSION: Final = 1  # of the questions: answers to another version's are never compared

@@ -36,6 +36,7 @@ from sdc_guard.signals.probe import Probe
 from sdc_guard.store.known_answers import RecordedAnswer, first_recorded
 
 CPU = torch.device("cpu")
+REPEAT = "sdc_guard.recorder.repeat_alert sdc_guard.detect.shadow.repeat_alert"
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ BROKEN: dict[str, tuple[str, Callable[..., Any], Callable[[Bench], Outcome]]] = 
         lambda b: gradients.gradient("norm_ratio", 1e6, b),
     ),
     "loss": ("sdc_guard.detect.sensor.StepSensor.judge_loss", nothing, gradients.loss_not_finite),
-    "shadow": ("sdc_guard.recorder.repeat_alert", lambda *_: None, gradients.shadow),
+    "shadow": (REPEAT, lambda *_: None, gradients.shadow),
     "loss scale": (
         "sdc_guard.detect.loss_scale.LossScaleWatch.judge", nothing, gradients.loss_scale
     ),
@@ -101,7 +102,8 @@ def test_a_line_fails_where_its_detector_is_broken(
     broken: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, instead, line = BROKEN[broken]
-    monkeypatch.setattr(name, instead)
+    for place in name.split():  # wherever it is used
+        monkeypatch.setattr(place, instead, raising=False)
     (found,) = tried([Trial("s", "n", line)], bench, lambda _: None)
     if broken == "bytes of a checkpoint":  # the sound one is refused: nothing can be said
         assert found.outcome.verdict == "INCOMPLETE"
@@ -115,7 +117,8 @@ def test_a_healthy_training_that_raises_an_alert_fails(
     def alarm(step: int, *_: object) -> Alert | None:
         return Alert(step, "shadow_repeat", None, "", 1.0, 0.0, "suspect", {"text": "so"})
 
-    monkeypatch.setattr("sdc_guard.recorder.repeat_alert", alarm)
+    for place in REPEAT.split():
+        monkeypatch.setattr(place, alarm, raising=False)
     outcome = quiet.quiet(bench)
     assert outcome.verdict == "FAIL"
     assert "shadow_repeat" in outcome.reason
