@@ -314,6 +314,36 @@ def metrics(runs: tuple[Path, ...], port: int, addr: str) -> None:
 
 
 @main.command()
+@click.option(
+    "--run", type=click.Path(path_type=Path), callback=_folders_alone,
+    help="Compare the known answer with those that this run recorded.",
+)  # fmt: skip
+@json_option
+def selftest(run: Path | None, as_json: bool) -> None:
+    """Try on this machine whether faults are seen, replays are exact, and copies arrive.
+
+    Each line is PASS, FAIL, or INCOMPLETE where it could not be tried. Under torchrun the ranks
+    also send each other data and compare answers, and rank 0 tells.
+
+    Exit code: 0 all passed, 1 a line failed, 3 none failed and some are incomplete.
+
+    \b
+    Examples:
+      sdc-guard selftest
+      sdc-guard selftest --run runs/pretrain
+      torchrun --nproc-per-node 8 -m sdc_guard.cli selftest
+    """
+    from .selftest.command import selftest as try_all
+
+    report = try_all(run, (lambda _: None) if as_json else click.echo)
+    if report is None:
+        return
+    if as_json:
+        click.echo(json_text("sdc-guard.selftest", **report.as_object()))
+    sys.exit(report.exit_code)
+
+
+@main.command()
 @run_argument
 def compact(run: Path) -> None:
     """Fold the trace's small segments into DuckDB files; safe while the run writes.

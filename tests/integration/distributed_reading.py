@@ -32,7 +32,7 @@ class Recorded:
         steps: accumulation, skipped and loss scale, by rank and step.
         digests: of the state after each step, by rank, step, kind and name.
         alerts: (rank, step, detector, name of the layer).
-        events: (rank, step, kind, detail).
+        events: (rank, step, kind, detail), without those that say what a device answered.
     """
 
     layers: Layers
@@ -90,7 +90,9 @@ def recorded(run: Path) -> Recorded:
             "SELECT rank, step, detector, name FROM alerts"
             " LEFT JOIN layer_names USING (layer) ORDER BY ALL"
         )
-        events = reader.rows("SELECT rank, step, kind, detail FROM events ORDER BY ALL")
+        events = reader.rows(
+            "SELECT rank, step, kind, detail FROM events WHERE kind <> 'known answer' ORDER BY ALL"
+        )
     found: Layers = {}
     for rank, scope, step, name, copies, *measures in layers:
         assert (rank, scope, step, name) not in found, "two rows for one gradient"

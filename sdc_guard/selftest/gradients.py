@@ -1,0 +1,94 @@
+"""Faults of the computation that statistics can see."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+
+from .expected import raised
+from .line import Bench, Outcome, Trial
+from .training import FAULT, LAYER, Parts, alone, batch_of, loss_of, small_model, train
+
+_SECTION = "detectors"
+
+
+def gradient(detector: str, value: float, bench: Bench) -> Outcome:
+    """One layer's gradient is multiplied at one step, in the backward pass."""
+    calls = iter(range(1_000_000))
+
+    def inject(parts: Parts) -> None:
+        def spoil(grad: torch.Tensor) -> torch.Tensor:
+            return grad * value if next(calls) == FAULT else grad
+
+        parts.parameter.register_hook(spoil)  # type: ignore[no-untyped-call] # torch has no types here
+
+    return raised(detector, train(bench.room(detector), inject), layer=LAYER)
+
+
+def loss_not_finite(bench: Bench) -> Outcome:
+    """The loss of one step is NaN: parameters that became NaN make it so."""
+
+    def poison(parts: Parts, step: int) -> None:
+        if step == FAULT:
+            with torch.no_grad():
+                parts.parameter.fill_(math.nan)
+
+    return raised("nonfinite_loss", train(bench.room("loss"), at_step=poison))
+
+
+def shadow(bench: Bench) -> Outcome:
+    """The second of two equal shadow passes answers otherwise."""
+    calls = iter(range(1_000_000))
+
+    def loss_fn(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        loss = loss_of(model, batch)
+        # the first call learns which parameters are written, then two make a pair
+        return loss * (1 + 2.0**-20) if next(calls) == 4 else loss
+
+    trained = train(bench.room("shadow"), shadow=(batch_of(0), loss_fn), shadow_every=FAULT)
+    return raised("shadow_repeat", trained)
+
+
+def loss_scale(bench: Bench) -> Outcome:
+    """A loss scale that is halved at every step, because no gradient is finite."""
+    from ..detect.alert import Alert
+    from ..guard import Guard
+
+    alerts: list[Alert] = []
+    model = small_model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    with (
+        alone(),
+        Guard(
+            model, optimizer, run=bench.room("scale"), scaler=scaler, policy="record",
+            on_alert=alerts.append, probe_every=None,
+        ) as guard,
+    ):  # fmt: skip
+        for step in range(6):
+            loss = loss_of(model, batch_of(step))
+            (scaler.scale(loss) * math.inf).backward()  # type: ignore[no-untyped-call] # as above
+            guard.observe(loss)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    found = [alert.detector for alert in alerts]
+    if found != ["loss_scale"]:
+        return Outcome("FAIL", f"alerts of {found or 'no detector'} for one of loss_scale")
+    return Outcome("PASS", f"loss_scale at a scale of {alerts[0].score}")
+
+
+TRIALS = (
+    Trial(
+        _SECTION, "a gradient that is not finite", partial(gradient, "nonfinite_gradient", math.inf)
+    ),
+    Trial(_SECTION, "a gradient far too large: ratio", partial(gradient, "norm_ratio", 1e6)),
+    Trial(_SECTION, "a gradient far too large: robust z", partial(gradient, "norm_robust_z", 1e6)),
+    Trial(_SECTION, "a gradient far too small", partial(gradient, "norm_robust_z", 1e-6)),
+    Trial(_SECTION, "a loss that is not finite", loss_not_finite),
+    Trial(_SECTION, "a shadow loss that does not repeat", shadow),
+    Trial(_SECTION, "a loss scale that collapses", loss_scale),
+)
