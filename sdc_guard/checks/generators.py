@@ -1,0 +1,118 @@
+"""The random generators of torch, numpy and Python at one moment, to be set back and compared."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True, eq=False)
+class Generators:
+    """Their states.
+
+    Attributes:
+        python: as random.getstate() gives it.
+        numpy: as numpy.random.get_state(legacy=False) gives it, arrays as lists.
+        torch: of the CPU, uint8.
+        devices: of accelerators, by the device's name.
+    """
+
+    python: Any
+    numpy: dict[str, Any]
+    torch: torch.Tensor
+    devices: dict[str, torch.Tensor]
+
+    @classmethod
+    def now(cls, devices: Iterable[torch.device]) -> Generators:
+        """As they are; nothing is drawn, and nothing waits for a device.
+
+        Args:
+            devices: whose generators are meant, besides the CPU's.
+        """
+        found = {}
+        for device in devices:
+            backend = _backend(device)
+            if backend is not None:
+                found[str(device)] = backend.get_rng_state(*_place(device))
+        state = np.random.get_state(legacy=False)
+        return cls(random.getstate(), _plain(state), torch.get_rng_state(), found)
+
+    def put(self, device: torch.device | None = None) -> None:
+        """Set them.
+
+        Args:
+            device: gets the state of the only accelerator that was meant, if given.
+        """
+        random.setstate(_tuples(self.python))
+        np.random.set_state(_arrays(self.numpy))
+        torch.set_rng_state(self.torch)
+        for name, state in self.devices.items():
+            target = torch.device(name) if device is None else device
+            backend = _backend(target)
+            if backend is not None:
+                backend.set_rng_state(state, *_place(target))
+
+    def same_as(self, other: Generators) -> bool:
+        """Whether the next draws are the same."""
+        return (
+            _tuples(self.python) == _tuples(other.python)
+            and self.numpy == other.numpy
+            and torch.equal(self.torch, other.torch)
+            and len(self.devices) == len(other.devices)
+            and all(
+                torch.equal(mine, theirs)
+                for mine, theirs in zip(
+                    self.devices.values(), other.devices.values(), strict=True
+                )
+            )
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """Numbers, lists and tensors alone."""
+        return {
+            "python": self.python,
+            "numpy": self.numpy,
+            "torch": self.torch,
+            "devices": self.devices,
+        }
+
+    @classmethod
+    def of_plain(cls, content: Mapping[str, Any]) -> Generators:
+        """The inverse of `to_plain`."""
+        return cls(content["python"], content["numpy"], content["torch"], content["devices"])
+
+
+def _backend(device: torch.device) -> Any:
+    if device.type in ("cpu", "meta"):
+        return None
+    backend = torch.get_device_module(device)
+    return backend if hasattr(backend, "get_rng_state") else None
+
+
+def _place(device: torch.device) -> tuple[torch.device, ...]:
+    return () if device.index is None else (device,)  # backends of a single device take none
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return {"dtype": str(value.dtype), "values": value.tolist()}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"dtype", "values"}:
+            return np.array(value["values"], dtype=value["dtype"])
+        return {name: _arrays(item) for name, item in value.items()}
+    return value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
