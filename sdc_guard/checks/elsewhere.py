@@ -92,7 +92,9 @@ class Places:
         """Count the places that agreed."""
         for other in elsewhere:
             if set(other.results) == {original}:
-                self._matched[other.place] = self._matched.get(other.place, 0) + 1
+                self._matched[other.place] = other.matched + 1
+            elif not other.matched:
+                self._reasons.append(f"{other.place} never agreed with this device until now")
 
     def reasons(self) -> list[str]:
         """Why some places were of no use, since the last call."""

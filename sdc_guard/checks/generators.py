@@ -18,13 +18,13 @@ class Generators:
     Attributes:
         python: as random.getstate() gives it.
         numpy: as numpy.random.get_state(legacy=False) gives it, arrays as lists.
-        torch: of the CPU, uint8.
+        cpu: torch's of the CPU, uint8.
         devices: of accelerators, by the device's name.
     """
 
     python: Any
     numpy: dict[str, Any]
-    torch: torch.Tensor
+    cpu: torch.Tensor
     devices: dict[str, torch.Tensor]
 
     @classmethod
@@ -50,7 +50,7 @@ class Generators:
         """
         random.setstate(_tuples(self.python))
         np.random.set_state(_arrays(self.numpy))
-        torch.set_rng_state(self.torch)
+        torch.set_rng_state(self.cpu)
         for name, state in self.devices.items():
             target = torch.device(name) if device is None else device
             backend = _backend(target)
@@ -62,13 +62,11 @@ class Generators:
         return (
             _tuples(self.python) == _tuples(other.python)
             and self.numpy == other.numpy
-            and torch.equal(self.torch, other.torch)
+            and torch.equal(self.cpu, other.cpu)
             and len(self.devices) == len(other.devices)
             and all(
                 torch.equal(mine, theirs)
-                for mine, theirs in zip(
-                    self.devices.values(), other.devices.values(), strict=True
-                )
+                for mine, theirs in zip(self.devices.values(), other.devices.values(), strict=True)
             )
         )
 
@@ -77,14 +75,14 @@ class Generators:
         return {
             "python": self.python,
             "numpy": self.numpy,
-            "torch": self.torch,
+            "cpu": self.cpu,
             "devices": self.devices,
         }
 
     @classmethod
     def of_plain(cls, content: Mapping[str, Any]) -> Generators:
         """The inverse of `to_plain`."""
-        return cls(content["python"], content["numpy"], content["torch"], content["devices"])
+        return cls(content["python"], content["numpy"], content["cpu"], content["devices"])
 
 
 def _backend(device: torch.device) -> Any:

@@ -76,17 +76,20 @@ class KeptStep:
     _open: MicroBatch | None = None
 
     @classmethod
-    def begin(cls, subject: Subject, by_value: Collection[str], *, reduced: bool) -> KeptStep:
+    def begin(
+        cls, subject: Subject, by_value: Collection[str], outside: Outside, *, reduced: bool
+    ) -> KeptStep:
         """Keep what is now, before anything of the step was computed.
 
         Args:
             by_value: names of parameters that the forward itself writes to.
+            outside: state outside of the model, before the loss function began.
             reduced: whether other ranks' gradients are added in backward.
         """
         return cls(
             subject,
             Kept(subject.model, by_value),
-            Outside(subject.functions, subject.classes),
+            outside,
             digest_rows(subject.state),
             read(settings()),
             OriginalGradients(subject, reduced=reduced),

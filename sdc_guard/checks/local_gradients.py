@@ -35,7 +35,9 @@ class LocalGradients:
             present: which parameters have a gradient; zeros where its hook did not run.
         """
         missing = torch.zeros(3, dtype=torch.int64)
-        rows = [self._found.get(place, missing) for place, is_there in enumerate(present) if is_there]
+        rows = [
+            self._found.get(place, missing) for place, is_there in enumerate(present) if is_there
+        ]
         return stack_rows(rows) if rows else torch.empty((0, 3), dtype=torch.int64)
 
     def remove(self) -> None:

@@ -30,7 +30,7 @@ Answerer = Callable[[Package], "list[Result]"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a neighbour says of this rank's step: results, or why there are none."""
+    """What a neighbour says of this rank's step: results, or why there are none; "" for silence."""
 
     place: str
     results: tuple[Result, ...]
@@ -108,7 +108,7 @@ class Neighbours:
     def _answer_of(self, folder: Path, rank: int, patience: float) -> Answer:
         path = folder / f"answer-{self._rank}-by-{rank}.json"
         if not self._wait(path, rank, patience):
-            return Answer(f"rank {rank}", (), "it did not answer in time")
+            return Answer(f"rank {rank}", (), "")
         said = json.loads(path.read_text(encoding="utf-8"))
         path.unlink(missing_ok=True)
         results = tuple(

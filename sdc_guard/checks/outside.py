@@ -9,10 +9,12 @@ class, is not seen.
 from __future__ import annotations
 
 import inspect
+import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from types import CellType, CodeType, FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -21,6 +23,14 @@ from ..signals.kept_values import Undo, of_value
 
 _LARGEST = 10_000  # items of a container
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """One variable: what it held, in a form that can be compared, and what puts it back."""
+
+    held: Any
+    undo: Undo
 
 
 class Outside:
@@ -32,47 +42,37 @@ class Outside:
     """
 
     def __init__(self, functions: Iterable[FunctionType], classes: Iterable[type]) -> None:
-        self._undo: list[Undo] = []
-        self._seen: set[int] = set()
-        for function in functions:
-            for cell in function.__closure__ or ():
-                self._keep_cell(cell)
-            space = function.__globals__
-            for name in _names(function.__code__):
-                if name in space:
-                    self._keep(space[name], partial(_set_global, space, name, space[name]))
-        for kind in classes:
-            for name, value in list(vars(kind).items()):
-                if type(value) in _PLAIN and not name.startswith("__"):
-                    self._keep(value, partial(_set_attribute, kind, name, value))
+        self._kept: dict[Hashable, _Kept] = {}
+        for key, value, rebind in _variables(functions, classes):
+            kept = _keep(value, rebind)
+            if kept is not None:
+                # of a container the variable does not count: it may have several names
+                self._kept[key if type(value) in _PLAIN else id(value)] = kept
 
     def put_back(self) -> None:
         """Set them as they were."""
-        for undo in self._undo:
-            undo()
+        for kept in self._kept.values():
+            kept.undo()
 
-    def _keep_cell(self, cell: CellType) -> None:
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not assigned yet
-            return
-        self._keep(value, partial(setattr, cell, "cell_contents", value))
+    def different(self, other: Outside) -> set[Hashable]:
+        """Which of them are not what they are in `other`."""
+        return {
+            key
+            for key, kept in self._kept.items()
+            if key in other._kept and not _same(kept.held, other._kept[key].held)
+        }
 
-    def _keep(self, value: Any, rebind: Undo) -> None:
-        if type(value) in _PLAIN:
-            self._undo.append(rebind)
-        elif id(value) not in self._seen and not isinstance(value, (torch.Tensor, torch.nn.Module)):
-            self._seen.add(id(value))
-            large = isinstance(value, (list, dict, set, deque)) and len(value) > _LARGEST
-            undo = None if large else of_value(value)
-            if undo is not None:
-                self._undo.append(undo)
+    def take_from(self, other: Outside, keys: Collection[Hashable]) -> None:
+        """Put back some of them as they were in `other`."""
+        for key in keys:
+            if key in other._kept:
+                self._kept[key] = other._kept[key]
 
 
 def functions_of(
     loss_fn: Callable[..., Any], model: torch.nn.Module
 ) -> tuple[list[FunctionType], list[type]]:
-    """The loss function, what it calls by name, the forwards of the modules; and their classes.
+    """The loss function, what it calls by name, the methods of the modules; and their classes.
 
     Modules of torch itself are left out.
     """
@@ -81,7 +81,9 @@ def functions_of(
         for kind in dict.fromkeys(type(module) for module in model.modules())
         if not kind.__module__.startswith("torch.")
     ]
-    found = [function for kind in classes for function in _methods(kind)]
+    found = [
+        value for kind in classes for value in vars(kind).values() if type(value) is FunctionType
+    ]
     found += _functions(loss_fn)
     for function in list(found):
         for name in _names(function.__code__):
@@ -98,19 +100,61 @@ def _functions(loss_fn: Any) -> Iterator[FunctionType]:
         loss_fn = loss_fn.__func__
     if isinstance(loss_fn, FunctionType):
         yield loss_fn
-        for cell in loss_fn.__closure__ or ():
-            try:
-                value = cell.cell_contents
-            except ValueError:
-                continue
+        for _, value in _cells(loss_fn):
             if isinstance(value, FunctionType):
                 yield value
 
 
-def _methods(kind: type) -> Iterator[FunctionType]:
-    for value in vars(kind).values():
-        if isinstance(value, FunctionType):
-            yield value
+def _variables(
+    functions: Iterable[FunctionType], classes: Iterable[type]
+) -> Iterator[tuple[Hashable, Any, Undo]]:
+    """A key, the present value, and what binds the variable to it again."""
+    for function in functions:
+        for cell, value in _cells(function):
+            yield ("cell", id(cell)), value, partial(setattr, cell, "cell_contents", value)
+        space = function.__globals__
+        for name in _names(function.__code__):
+            if name in space:
+                value = space[name]
+                yield ("global", id(space), name), value, partial(_set_global, space, name, value)
+    for kind in classes:
+        for name, value in list(vars(kind).items()):
+            if type(value) in _PLAIN and not name.startswith("__"):
+                yield ("class", id(kind), name), value, partial(_set_attribute, kind, name, value)
+
+
+def _keep(value: Any, rebind: Undo) -> _Kept | None:
+    if type(value) in _PLAIN:
+        return _Kept(value, rebind)
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return None
+    if isinstance(value, (list, dict, set, deque)):
+        if len(value) > _LARGEST:
+            return None
+        held: Any = [*value, *value.values()] if isinstance(value, dict) else list(value)
+    elif isinstance(value, torch.Generator):
+        held = value.get_state().tolist()
+    else:
+        held = value.getstate() if isinstance(value, random.Random) else None
+    undo = of_value(value)
+    return None if undo is None else _Kept(held, undo)
+
+
+def _same(one: Any, two: Any) -> bool:
+    if isinstance(one, list) and isinstance(two, list):
+        return len(one) == len(two) and all(map(_same, one, two))
+    if one is two:
+        return True
+    plain = type(one) in (*_PLAIN, tuple) and type(two) is type(one)
+    return plain and bool(one == two)
+
+
+def _cells(function: FunctionType) -> Iterator[tuple[Any, Any]]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell, cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -126,5 +170,5 @@ def _set_global(space: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _set_attribute(kind: type, name: str, value: Any) -> None:
-    if vars(kind).get(name) != value:
+    if vars(kind).get(name) is not value:
         setattr(kind, name, value)

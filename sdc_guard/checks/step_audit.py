@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from .check import Check, Telling
 from .elsewhere import Places
 from .forward_hook import ForwardHook
 from .kept_step import KeptStep
+from .outside import Outside
 from .package import packed
 from .probe import written_in
 from .step_replay import (
@@ -84,6 +85,9 @@ class StepAudit(Check):
         self._kept: KeptStep | None = None
         self._by_value: set[str] | None = None  # until the first step was looked at
         self._forwards, self._replaying = 0, False
+        self._first_look: Outside | None = None
+        self._early: Outside | None = None  # before the step's loss function began
+        self._prelude: set[Hashable] = set()  # what it changes before it calls the model
         self._unbegun = self._looks = 0
         self._forced, self._alerts = False, 0
         self._finding: tuple[Result, list[Result], list[Elsewhere]] | None = None
@@ -142,6 +146,7 @@ class StepAudit(Check):
         kept, self._kept = self._kept, None
         self._next, self._alerts = step + 1, 0
         self._finding = None
+        self._early = self._subject.outside() if self._prelude and self._wanted(step + 1) else None
         if kept is not None:
             kept.close()
             self._unbegun += 1
@@ -166,16 +171,25 @@ class StepAudit(Check):
     def _forward_begins(self) -> None:
         """Called by the hook on the model."""
         self._forwards += 1
-        if self._replaying or self._off:
+        if self._off:
             return
         try:
+            if self._replaying:
+                self._first_look = self._first_look or self._subject.outside()
+                return
             if self._kept is None and self._wanted(self._next):
-                by_value = self._by_value or ()
-                self._kept = KeptStep.begin(self._subject, by_value, reduced=self._reduced)
+                self._kept = self._begun()
             if self._kept is not None:
                 self._kept.forward_begins()
         except Exception as error:  # noqa: BLE001 - because it would surface in the script's forward
             self._kept, self._trouble = None, error
+
+    def _begun(self) -> KeptStep:
+        outside = self._subject.outside()
+        if self._early is not None:
+            outside.take_from(self._early, self._prelude)
+        by_value = self._by_value or ()
+        return KeptStep.begin(self._subject, by_value, outside, reduced=self._reduced)
 
     def _wanted(self, step: int) -> bool:
         if self._off:
@@ -192,9 +206,12 @@ class StepAudit(Check):
             tell = self._report.not_comparable if self._looks < _TRIES else self._give_up
             tell(step, kept.why_not)
             return
-        self._replaying = True
+        self._replaying, self._first_look = True, None
+        start = self._subject.outside()
         try:
             self._by_value = written_in(kept)
+            if self._first_look is not None:
+                self._prelude = start.different(self._first_look)
         except NotComparable as error:
             self._give_up(step, str(error))
         except Exception as error:  # noqa: BLE001 - because the script's function may raise anything
@@ -247,8 +264,6 @@ class StepAudit(Check):
         original = original_of(kept)
         finding = judge(original, here, elsewhere, self._before, alerted=alerted)
         self._finding = original, here, elsewhere
-        for reason in self._places.reasons():
-            self._report.not_comparable(step, reason)
         repeated = all(result == original for result in here)
         if not repeated and kept.gradients.began_with_values:
             self._report.not_comparable(step, "gradients were not zero when the forward began")
@@ -258,7 +273,9 @@ class StepAudit(Check):
         deterministic = _deterministic(self._subject)
         self._before = Repeats(matched + repeated, differed + (not repeated), deterministic)
         self._places.learn(original, elsewhere)
-        others = [result for place in elsewhere for result in place.results]
+        for reason in self._places.reasons():
+            self._report.not_comparable(step, reason)
+        others = [r for place in elsewhere for r in place.results if isinstance(r, Result)]
         odd = next((result for result in [*here, *others] if result != original), original)
         tensors = original.differing(odd, kept.subject.names)
         self._report.audited(
@@ -274,7 +291,9 @@ class StepAudit(Check):
     def _not_shown(self, step: int) -> None:
         """A step differed, and that means nothing: perhaps no step of this training repeats."""
         hooks = hooks_on_gradients(self._subject)
-        why = "other hooks may write to gradients" if hooks else "its kernels, or a state of its own"
+        why = (
+            "other hooks may write to gradients" if hooks else "its kernels, or a state of its own"
+        )
         reason = (
             f"this training was not shown to repeat bit for bit here ({why}): "
             "torch.use_deterministic_algorithms(True), and see docs/verdicts.md"
@@ -307,4 +326,3 @@ def _said(error: Exception) -> str:
 def _deterministic(subject: Subject) -> bool:
     """Whether a difference is unlikely to be the kernels' own."""
     return subject.device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
-

@@ -20,7 +20,6 @@ from ..signals.batch import pinned
 from ..signals.reading import read
 from ..signals.restoration import Kept, ParameterWritten
 from .kept_step import KeptStep, MicroBatch
-from .outside import Outside
 from .subject import Subject
 
 
@@ -74,7 +73,7 @@ def put_back_after(subject: Subject, by_value: Collection[str]) -> Iterator[None
     Raises:
         ParameterWritten: the block wrote to others; that stays.
     """
-    now, outside = Kept(subject.model, by_value), Outside(subject.functions, subject.classes)
+    now, outside = Kept(subject.model, by_value), subject.outside()
     try:
         yield
     finally:
@@ -175,4 +174,3 @@ class Steps:
             raise NotComparable("gradients are sparse")
         # as the engine does it; a zero with a sign loses it there, too
         self._sums[place] = (torch.zeros_like(gradient) if before is None else before) + gradient
-

@@ -14,7 +14,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from ..signals.layers import model_layers, trained_by
 from ..signals.shadow import LossFunction
-from .outside import functions_of
+from .outside import Outside, functions_of
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,10 @@ class Subject:
     def device(self) -> torch.device:
         """The first accelerator of the model, or the CPU."""
         return _first(self.devices)
+
+    def outside(self) -> Outside:
+        """State that the functions keep outside of the model, as it is now."""
+        return Outside(self.functions, self.classes)
 
     @property
     def state(self) -> list[torch.Tensor]:

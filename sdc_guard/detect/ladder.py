@@ -186,9 +186,7 @@ def _repeats_here(
             "they agreed with this device before"
         )
         sure = _surest(agreed, before)
-        return Finding(
-            "persistent on a device", "here", sure, reason, harmed=True, differs=True
-        )
+        return Finding("persistent on a device", "here", sure, reason, harmed=True, differs=True)
     if len(agreed) == 1 and len(other) == 1:
         reason = (
             f"the step repeats here and, with another result, on {agreed[0].place}, which agreed "

@@ -11,8 +11,8 @@ device does not go round in circles.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from .proportion import at_least, wilson
 
@@ -67,6 +67,19 @@ class Standing:
     chance: float
     out: bool
     advice: str
+
+    def line(self) -> str:
+        """For people."""
+        low, high = self.rate
+        hosts = ", ".join(self.hosts) or "unknown host"
+        return (
+            f"{'OUT  ' if self.out else 'in   '}{self.device} ({hosts}): {self.strikes} strikes in "
+            f"{self.audits} audits, {low:.2%} to {high:.2%} at 95 %; {self.advice}"
+        )
+
+    def as_object(self) -> dict[str, Any]:
+        """JSON values."""
+        return {**asdict(self), "hosts": list(self.hosts), "rate": list(self.rate)}
 
 
 def standings(entries: Sequence[Entry]) -> list[Standing]:
@@ -161,5 +174,7 @@ def _most_within(times: Sequence[float]) -> int:
 
 
 def _since_cleared(entries: Sequence[Entry]) -> list[Entry]:
-    cleared = {entry.device: place for place, entry in enumerate(entries) if entry.kind == "cleared"}
+    cleared = {
+        entry.device: place for place, entry in enumerate(entries) if entry.kind == "cleared"
+    }
     return [entry for place, entry in enumerate(entries) if place > cleared.get(entry.device, -1)]

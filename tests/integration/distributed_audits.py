@@ -1,0 +1,110 @@
+"""Trainings whose steps are run again by neighbouring ranks. Each function is one scenario."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from distributed_training import Here, batch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sdc_guard import Guard, RunReader
+from sdc_guard.checks import neighbours
+
+Told = dict[str, Any]
+STEPS, FROM = 9, 6  # FROM: the step at which faults begin
+
+
+class Net(nn.Module):
+    """Dropout, and a batch norm whose buffers each rank has for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm = nn.Linear(6, 12), nn.BatchNorm1d(12)
+        self.dropout, self.head = nn.Dropout(0.2), nn.Linear(12, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.dropout(self.norm(self.body(x)).relu()))
+
+
+def loss_fn(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model(x).square().mean() / 2
+
+
+class Faulty:
+    """A rank's device: from a step on it computes the same wrong number whatever is run on it."""
+
+    step = -1
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def hook(self, here: Here) -> Callable[..., Any]:
+        def spoil(module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor | None:
+            if here.rank != self.rank or self.step < FROM:
+                return None
+            spoilt = output.clone()
+            spoilt[0, 0] = spoilt[0, 0] + 0.125
+            return spoilt
+
+        return spoil
+
+
+def training(here: Here, faulty: Faulty, *, guarded: bool = True, parts: int = 2) -> Told:
+    torch.manual_seed(3)
+    net = Net()
+    net.body.register_forward_hook(faulty.hook(here))
+    model = DistributedDataParallel(net, broadcast_buffers=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    guard = None
+    if here.run is not None and guarded:
+        guard = Guard(
+            model, optimizer, run=here.run, policy="record", audit=loss_fn, audit_rate=1.0,
+            ledger=here.run.parent / f"{here.run.name}.ledger",
+        )  # fmt: skip
+    for step in range(STEPS):
+        faulty.step = step
+        for part in range(parts):
+            x = batch(step, part, here.rank)
+            quiet = model.no_sync() if part < parts - 1 else contextlib.nullcontext()
+            with quiet:
+                loss = loss_fn(model, x)
+                loss.backward()
+            if guard is not None:
+                guard.observe(loss, x)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+    told: Told = {"state": {n: v.detach().clone() for n, v in net.state_dict().items()}}
+    if guard is not None:
+        guard.close()
+        told["health"] = guard.health
+        torch.distributed.barrier()
+        with RunReader(guard.run) as reader:
+            rows = reader.rows("SELECT step, rank, detail FROM every.events WHERE kind = 'audit'")
+            alerts = reader.rows("SELECT step, rank, severity, detail FROM every.alerts")
+        told["audits"] = [(s, r, json.loads(d)) for s, r, d in rows if r == here.rank]
+        told["alerts"] = [(s, v, json.loads(d)) for s, r, v, d in alerts if r == here.rank]
+    elif here.run is not None:
+        torch.distributed.barrier()
+    return told
+
+
+def audited(here: Here) -> Told:
+    return training(here, Faulty(-1))
+
+
+def one_faulty_rank(here: Here) -> Told:
+    return training(here, Faulty(1))
+
+
+def audited_on_rank_0_only(here: Here) -> Told:
+    neighbours.PATIENCE = 0.3
+    try:
+        return training(here, Faulty(-1), guarded=here.rank == 0)
+    finally:
+        neighbours.PATIENCE = 30.0
