@@ -55,7 +55,8 @@ class KeptStep:
         by_value: names of parameters that the forward itself writes to.
         before: the model, its attributes, buffers and the generators.
         outside: state that functions keep outside of the model.
-        weights: digests of all parameters, int64 (parameters, 3).
+        weights: digests of all parameters, int64 (parameters, 3); None where it has to be cheap:
+            then only what torch itself counts as a write to them is noticed.
         settings: torch's.
         micro_batches: observed so far.
         gradients: what the backwards gave, by their digests.
@@ -66,7 +67,7 @@ class KeptStep:
     subject: Subject
     before: Kept
     outside: Outside
-    weights: torch.Tensor
+    weights: torch.Tensor | None
     settings: dict[str, Any]
     gradients: OriginalGradients
     by_value: Collection[str] = ()
@@ -77,7 +78,13 @@ class KeptStep:
 
     @classmethod
     def begin(
-        cls, subject: Subject, by_value: Collection[str], outside: Outside, *, reduced: bool
+        cls,
+        subject: Subject,
+        by_value: Collection[str],
+        outside: Outside,
+        *,
+        reduced: bool,
+        cheap: bool,
     ) -> KeptStep:
         """Keep what is now, before anything of the step was computed.
 
@@ -85,12 +92,13 @@ class KeptStep:
             by_value: names of parameters that the forward itself writes to.
             outside: state outside of the model, before the loss function began.
             reduced: whether other ranks' gradients are added in backward.
+            cheap: whether parameters are not digested.
         """
         return cls(
             subject,
             Kept(subject.model, by_value),
             outside,
-            digest_rows(subject.state),
+            None if cheap else digest_rows(subject.state),
             read(settings()),
             OriginalGradients(subject, reduced=reduced),
             tuple(by_value),

@@ -1,20 +1,22 @@
-"""State that a forward keeps outside of the model: in closures, globals and classes.
+"""State that a forward keeps outside of the model: in closures, globals, classes and objects.
 
 Seen is what the code of some functions names, and no more: variables of their closures, globals
-of their modules, and attributes of the modules' classes. Of these, numbers, text, generators and
-flat containers are put back. A counter that lives elsewhere, in a file or in an object of another
-class, is not seen.
+of their modules, attributes of the modules' classes, and those of objects that a variable or a
+module holds, if their class is the script's own. Of these, numbers, text, generators and flat
+containers are put back. A counter that lives elsewhere, in a file or two objects deep, is not
+seen.
 """
 
 from __future__ import annotations
 
 import inspect
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +25,9 @@ from ..signals.kept_values import Undo, of_value
 
 _LARGEST = 10_000  # items of a container
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+# a queue's counters, say, belong to the threads that share it
+_NOT_THE_SCRIPTS = {*sys.stdlib_module_names, "torch", "numpy", "sdc_guard"}
+_NO_HOLDERS = (torch.nn.Module, torch.optim.Optimizer, type, ModuleType)
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,20 @@ class Outside:
     Args:
         functions: whose variables are meant.
         classes: whose plain attributes are meant.
+        objects: likewise, and those that the variables hold, if their class is the script's own.
     """
 
-    def __init__(self, functions: Iterable[FunctionType], classes: Iterable[type]) -> None:
+    def __init__(
+        self,
+        functions: Iterable[FunctionType],
+        classes: Iterable[type],
+        objects: Iterable[Any] = (),
+    ) -> None:
         self._kept: dict[Hashable, _Kept] = {}
-        for key, value, rebind in _variables(functions, classes):
+        variables = list(_variables(functions, classes))
+        for held in [value for _, value, _ in variables] + [*objects]:
+            variables += _attributes(held)
+        for key, value, rebind in variables:
             kept = _keep(value, rebind)
             if kept is not None:
                 # of a container the variable does not count: it may have several names
@@ -123,6 +137,16 @@ def _variables(
                 yield ("class", id(kind), name), value, partial(_set_attribute, kind, name, value)
 
 
+def _attributes(holder: Any) -> Iterator[tuple[Hashable, Any, Undo]]:
+    """Those of an object of the script's own class, or of a package that it installed."""
+    kind = type(holder)
+    if kind.__module__.partition(".")[0] in _NOT_THE_SCRIPTS or isinstance(holder, _NO_HOLDERS):
+        return
+    for name, value in list(getattr(holder, "__dict__", {}).items()):
+        undo = partial(_set_attribute, holder, name, value)
+        yield ("attribute", id(holder), name), value, undo
+
+
 def _keep(value: Any, rebind: Undo) -> _Kept | None:
     if type(value) in _PLAIN:
         return _Kept(value, rebind)
@@ -169,6 +193,6 @@ def _set_global(space: dict[str, Any], name: str, value: Any) -> None:
         space[name] = value
 
 
-def _set_attribute(kind: type, name: str, value: Any) -> None:
-    if vars(kind).get(name) is not value:
-        setattr(kind, name, value)
+def _set_attribute(holder: Any, name: str, value: Any) -> None:
+    if vars(holder).get(name) is not value:
+        setattr(holder, name, value)

@@ -28,7 +28,7 @@ def packed(kept: KeptStep) -> Package:
     parameters = dict(model.named_parameters())
     return {
         "kind": device_kind(kept.subject.device),
-        "weights": kept.weights.cpu(),
+        "weights": digest_rows(kept.subject.state).cpu(),
         "written": {name: parameters[name].detach().clone() for name in kept.by_value},
         "buffers": {name: buffer.detach().clone() for name, buffer in model.named_buffers()},
         "training": [module.training for module in model.modules()],

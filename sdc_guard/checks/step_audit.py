@@ -133,11 +133,11 @@ class StepAudit(Check):
     def judged(self, step: int) -> None:
         if not self._alerts or self._off or self._by_value is None:
             return
-        if self._finding is not None:
+        if self._finding is not None:  # it was run again already, before it was known
             original, here, elsewhere = self._finding
-            before = self._before
-            finding = judge(original, here, elsewhere, before, alerted=True)
-            if not finding.differs:
+            finding = judge(original, here, elsewhere, self._before, alerted=True)
+            self._report.audited(step, finding, len(here), [x.place for x in elsewhere], 0.0)
+            if finding.verdict == "data or software":
                 self._report.found(step, finding, [])
         elif self._kept is not None and self._budget.spend(step):
             self._audit(step, self._kept, scheduled=False, alerted=True)
@@ -189,7 +189,8 @@ class StepAudit(Check):
         if self._early is not None:
             outside.take_from(self._early, self._prelude)
         by_value = self._by_value or ()
-        return KeptStep.begin(self._subject, by_value, outside, reduced=self._reduced)
+        cheap = not (self._forced or self._is_chosen(self._next))
+        return KeptStep.begin(self._subject, by_value, outside, reduced=self._reduced, cheap=cheap)
 
     def _wanted(self, step: int) -> bool:
         if self._off:

@@ -72,7 +72,8 @@ class Subject:
 
     def outside(self) -> Outside:
         """State that the functions keep outside of the model, as it is now."""
-        return Outside(self.functions, self.classes)
+        held = [value for module in self.model.modules() for value in vars(module).values()]
+        return Outside(self.functions, self.classes, held)
 
     @property
     def state(self) -> list[torch.Tensor]:
