@@ -54,9 +54,11 @@ class Faulty:
         return spoil
 
 
-def training(here: Here, faulty: Faulty, *, guarded: bool = True, parts: int = 2) -> Told:
+def training(
+    here: Here, faulty: Faulty, *, guarded: bool = True, make: Callable[[], Net] = Net
+) -> Told:
     torch.manual_seed(3)
-    net = Net()
+    net, parts = make(), 2
     net.body.register_forward_hook(faulty.hook(here))
     model = DistributedDataParallel(net, broadcast_buffers=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -81,17 +83,24 @@ def training(here: Here, faulty: Faulty, *, guarded: bool = True, parts: int = 2
         optimizer.zero_grad()
     told: Told = {"state": {n: v.detach().clone() for n, v in net.state_dict().items()}}
     if guard is not None:
-        guard.close()
-        told["health"] = guard.health
-        torch.distributed.barrier()
-        with RunReader(guard.run) as reader:
-            rows = reader.rows("SELECT step, rank, detail FROM every.events WHERE kind = 'audit'")
-            alerts = reader.rows("SELECT step, rank, severity, detail FROM every.alerts")
-        told["audits"] = [(s, r, json.loads(d)) for s, r, d in rows if r == here.rank]
-        told["alerts"] = [(s, v, json.loads(d)) for s, r, v, d in alerts if r == here.rank]
+        told |= finished(here, guard)
     elif here.run is not None:
         torch.distributed.barrier()
     return told
+
+
+def finished(here: Here, guard: Guard) -> Told:
+    """What the guard of this rank recorded."""
+    guard.close()
+    torch.distributed.barrier()
+    with RunReader(guard.run) as reader:
+        rows = reader.rows("SELECT step, rank, detail FROM every.events WHERE kind = 'audit'")
+        alerts = reader.rows("SELECT step, rank, severity, detail FROM every.alerts")
+    return {
+        "health": guard.health,
+        "audits": [(s, r, json.loads(d)) for s, r, d in rows if r == here.rank],
+        "alerts": [(s, v, json.loads(d)) for s, r, v, d in alerts if r == here.rank],
+    }
 
 
 def audited(here: Here) -> Told:
@@ -108,3 +117,39 @@ def audited_on_rank_0_only(here: Here) -> Told:
         return training(here, Faulty(-1), guarded=here.rank == 0)
     finally:
         neighbours.PATIENCE = 30.0
+
+
+class Gathering(Net):
+    """Its forward talks to the other ranks, as that of a contrastive loss does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = x.mean(0)
+        torch.distributed.all_reduce(total)
+        return super().forward(x - total / torch.distributed.get_world_size())
+
+
+def a_forward_that_communicates(here: Here) -> Told:
+    return training(here, Faulty(-1), make=Gathering)
+
+
+def audited_shards(here: Here) -> Told:
+    """fully_shard: the guard says why it runs nothing again."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(6, 12), nn.Linear(12, 1))
+    fully_shard(net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    guard = None
+    if here.run is not None:
+        guard = Guard(net, optimizer, run=here.run, policy="record", audit=loss_fn, audit_rate=1.0)
+    for step in range(4):
+        x = batch(step, 0, here.rank)
+        loss = loss_fn(net, x)
+        loss.backward()
+        if guard is not None:
+            guard.observe(loss, x)
+        optimizer.step()
+        optimizer.zero_grad()
+    state = {n: v.to_local().detach().clone() for n, v in net.state_dict().items()}
+    return {"state": state} | (finished(here, guard) if guard is not None else {})

@@ -18,7 +18,8 @@ AUDITED = range(1, STEPS)  # the first step is looked at, and not audited
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     folder = tmp_path_factory.mktemp("two")
-    return launch(folder, 2, ["audited", "one_faulty_rank", "audited_on_rank_0_only"])
+    scenarios = ["audited", "one_faulty_rank", "audited_on_rank_0_only"]
+    return launch(folder, 2, [*scenarios, "a_forward_that_communicates", "audited_shards"])
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +81,13 @@ def test_a_neighbour_without_a_guard_costs_one_wait(two: Outcome) -> None:
     assert verdicts(told) == {"sound": len(AUDITED), "not comparable": 1}
     reasons = [d["reason"] for _, _, d in told["audits"] if d["verdict"] == "not comparable"]
     assert "rank 1 did not answer in time" in reasons[0]
+
+
+@pytest.mark.parametrize("scenario", ["a_forward_that_communicates", "audited_shards"])
+def test_a_forward_that_talks_to_other_ranks_is_not_run_again(two: Outcome, scenario: str) -> None:
+    told = two.told(scenario, 0)
+    assert told["differences"] == []
+    ((step, _, detail),) = told["audits"]
+    assert (step, detail["verdict"]) == (0, "not comparable")
+    assert "talks to" in detail["reason"]
+    assert told["health"].errors == 0
