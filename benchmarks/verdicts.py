@@ -346,6 +346,7 @@ def main() -> None:
         default=40,
         help="of each row; of data and software, three times as many",
     )
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=ROWS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(line(machine() | {"torch": torch.__version__, "seed": arguments.seed}))
@@ -353,7 +354,8 @@ def main() -> None:
     print("|---|" + "---|" * (len(VERDICTS) + 3))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for row, (kind, _) in ROWS.items():
+        for row in arguments.rows:
+            kind = ROWS[row][0]
             count = arguments.trials * (3 if kind in ("data", "software") else 1)
             found, without, named = campaign(row, arguments.seed, count, folder)
             cells = [found.total(), without, *(found[verdict] for verdict in VERDICTS), named]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,17 +57,29 @@ class Generators:
             if backend is not None:
                 backend.set_rng_state(state, *_place(target))
 
-    def same_as(self, other: Generators) -> bool:
-        """Whether the next draws are the same."""
-        return (
-            _tuples(self.python) == _tuples(other.python)
-            and self.numpy == other.numpy
-            and torch.equal(self.cpu, other.cpu)
-            and len(self.devices) == len(other.devices)
-            and all(
-                torch.equal(mine, theirs)
-                for mine, theirs in zip(self.devices.values(), other.devices.values(), strict=True)
-            )
+    def different(self, other: Generators) -> set[str]:
+        """Names of those whose next draws are others."""
+        same = {
+            "python": _tuples(self.python) == _tuples(other.python),
+            "numpy": self.numpy == other.numpy,
+            "cpu": torch.equal(self.cpu, other.cpu),
+        }
+        same |= {
+            name: name in other.devices and torch.equal(state, other.devices[name])
+            for name, state in self.devices.items()
+        }
+        return {name for name, is_same in same.items() if not is_same}
+
+    def with_those_of(self, other: Generators, names: Collection[str]) -> Generators:
+        """These, and some by name as they are in `other`."""
+        return Generators(
+            (other if "python" in names else self).python,
+            (other if "numpy" in names else self).numpy,
+            (other if "cpu" in names else self).cpu,
+            {
+                name: other.devices.get(name, state) if name in names else state
+                for name, state in self.devices.items()
+            },
         )
 
     def to_plain(self) -> dict[str, Any]:

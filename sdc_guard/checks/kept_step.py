@@ -26,13 +26,15 @@ class MicroBatch:
     """One forward and backward of a step.
 
     Attributes:
-        generators, autocast: as they were when its forward began.
+        generators: as they were when the loss function began.
+        at_forward, autocast: as they were when the model was called.
         forwards: how often the model was called.
         batch: as it was given to observe(), by reference; `digest` is of its content then.
         loss: float64 of the exact value, or None.
     """
 
     generators: Generators
+    at_forward: Generators
     autocast: Autocast
     forwards: int = 0
     batch: Any = None
@@ -104,11 +106,18 @@ class KeptStep:
             tuple(by_value),
         )
 
-    def forward_begins(self) -> None:
-        """The model is called; the first time since the last batch, a micro-batch begins."""
+    def forward_begins(self, early: Generators | None, drawn: Collection[str]) -> None:
+        """The model is called; the first time since the last batch, a micro-batch begins.
+
+        Args:
+            early: the generators after the micro-batch before, if it is known.
+            drawn: names of those from which the loss function draws before it calls the model.
+        """
         if self._open is None:
             devices = self.subject.devices
-            self._open = MicroBatch(Generators.now(devices), Autocast.now(devices))
+            now = Generators.now(devices)
+            start = now if early is None else now.with_those_of(early, drawn)
+            self._open = MicroBatch(start, now, Autocast.now(devices))
         self._open.forwards += 1
 
     def observed(self, loss: Any, batch: Any) -> None:

@@ -65,7 +65,7 @@ def run_packed(package: Package, subject: Subject) -> Result:
     for one in package["micro_batches"]:
         generators = Generators.of_plain(one["generators"])
         generators.put(None if device.type == "cpu" else device)
-        micro = MicroBatch(generators, Autocast.of_plain(one["autocast"]))
+        micro = MicroBatch(generators, generators, Autocast.of_plain(one["autocast"]))
         steps.add(_moved(one["batch"], device), micro)
     return steps.result()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from ..detect.alert import Alert
 from ..detect.audit_plan import AlertBudget, is_chosen
 from ..detect.ladder import Elsewhere, Repeats, judge, wants_another
 from ..ranks import Ranks
+from ..signals.restoration import ParameterWritten
 from ..signals.shadow import LossFunction
 from .audit_limits import hooks_on_gradients, why_never
 from .audit_report import AuditReport
@@ -20,8 +21,8 @@ from .check import Check, Telling
 from .elsewhere import Places
 from .forward_hook import ForwardHook
 from .kept_step import KeptStep
-from .outside import Outside
 from .package import packed
+from .prelude import Prelude
 from .probe import written_in
 from .step_replay import (
     NotComparable,
@@ -84,10 +85,8 @@ class StepAudit(Check):
         self._next = first_step
         self._kept: KeptStep | None = None
         self._by_value: set[str] | None = None  # until the first step was looked at
-        self._forwards, self._replaying = 0, False
-        self._first_look: Outside | None = None
-        self._early: Outside | None = None  # before the step's loss function began
-        self._prelude: set[Hashable] = set()  # what it changes before it calls the model
+        self._replaying = False
+        self._prelude = Prelude(self._subject)
         self._unbegun = self._looks = 0
         self._forced, self._alerts = False, 0
         self._finding: tuple[Result, list[Result], list[Elsewhere]] | None = None
@@ -104,6 +103,7 @@ class StepAudit(Check):
             raise trouble
         if self._kept is not None:
             self._kept.observed(loss, batch)
+            self._prelude.take(outside=False)
         elif not self._off and self._is_chosen(step):
             self._report.not_comparable(step, _UNSEEN)
 
@@ -146,7 +146,10 @@ class StepAudit(Check):
         kept, self._kept = self._kept, None
         self._next, self._alerts = step + 1, 0
         self._finding = None
-        self._early = self._subject.outside() if self._prelude and self._wanted(step + 1) else None
+        if self._wanted(step + 1):
+            self._prelude.take(outside=True)
+        else:
+            self._prelude.forget()
         if kept is not None:
             kept.close()
             self._unbegun += 1
@@ -157,6 +160,7 @@ class StepAudit(Check):
         if not self._off:
             self._subject = Subject.of(self._model, self._optimizers, self._loss_fn)
             self._places = self._places.with_subject(self._subject)
+            self._prelude, self._by_value = Prelude(self._subject), None  # to be looked at anew
             if self._kept is not None:
                 self._kept.refuse("layers were added or replaced during the step")
 
@@ -170,27 +174,27 @@ class StepAudit(Check):
 
     def _forward_begins(self) -> None:
         """Called by the hook on the model."""
-        self._forwards += 1
         if self._off:
             return
         try:
             if self._replaying:
-                self._first_look = self._first_look or self._subject.outside()
+                self._prelude.called()
                 return
             if self._kept is None and self._wanted(self._next):
                 self._kept = self._begun()
             if self._kept is not None:
-                self._kept.forward_begins()
+                self._prelude.forward_begins(self._kept)
         except Exception as error:  # noqa: BLE001 - because it would surface in the script's forward
             self._kept, self._trouble = None, error
 
     def _begun(self) -> KeptStep:
-        outside = self._subject.outside()
-        if self._early is not None:
-            outside.take_from(self._early, self._prelude)
-        by_value = self._by_value or ()
-        cheap = not (self._forced or self._is_chosen(self._next))
-        return KeptStep.begin(self._subject, by_value, outside, reduced=self._reduced, cheap=cheap)
+        return KeptStep.begin(
+            self._subject,
+            self._by_value or (),
+            self._prelude.outside(),
+            reduced=self._reduced,
+            cheap=not (self._forced or self._is_chosen(self._next)),
+        )
 
     def _wanted(self, step: int) -> bool:
         if self._off:
@@ -207,12 +211,10 @@ class StepAudit(Check):
             tell = self._report.not_comparable if self._looks < _TRIES else self._give_up
             tell(step, kept.why_not)
             return
-        self._replaying, self._first_look = True, None
-        start = self._subject.outside()
+        self._replaying = True
+        self._prelude.look_begins()
         try:
             self._by_value = written_in(kept)
-            if self._first_look is not None:
-                self._prelude = start.different(self._first_look)
         except NotComparable as error:
             self._give_up(step, str(error))
         except Exception as error:  # noqa: BLE001 - because the script's function may raise anything
@@ -220,6 +222,7 @@ class StepAudit(Check):
             self._report.not_comparable(step, f"the first look at it failed: {_said(error)}")
         finally:
             self._replaying = False
+            self._prelude.look_ended()
 
     def _audit(self, step: int, kept: KeptStep | None, *, scheduled: bool, alerted: bool) -> None:
         started = time.perf_counter()
@@ -232,11 +235,14 @@ class StepAudit(Check):
                 with put_back_after(self._subject, kept.by_value):
                     original = original_of(kept)
                     while wants_another(original, here, self._before):
-                        here.append(run_again(kept, lambda: self._forwards))
+                        here.append(run_again(kept, self._prelude))
                     rewind(kept)
                     package = packed(kept) if self._places else None
             elif kept is not None:
                 reason = kept.why_not
+        except ParameterWritten as error:
+            self._give_up(step, f"{error}, which it had not done at the first step")
+            return
         except Exception as error:  # noqa: BLE001 - because the script's function may raise anything
             reason = str(error) if isinstance(error, NotComparable) else _said(error)
         try:

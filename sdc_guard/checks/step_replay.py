@@ -8,9 +8,9 @@ of DistributedDataParallel.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,6 +19,7 @@ from ..signals.arithmetic import settings
 from ..signals.batch import pinned
 from ..signals.reading import read
 from ..signals.restoration import Kept, ParameterWritten
+from .generators import Generators
 from .kept_step import KeptStep, MicroBatch
 from .subject import Subject
 
@@ -102,31 +103,44 @@ def rewind(kept: KeptStep) -> None:
         raise NotComparable("torch's settings changed between forward and step")
 
 
-def run_again(kept: KeptStep, forwards: Callable[[], int]) -> Result:
+class Watching(Protocol):
+    """Knows of the calls of the model."""
+
+    def first_call(self) -> Generators | None:
+        """The generators at the first call since the last time this was asked, if they count."""
+
+    def calls(self) -> int:
+        """How many there were since the last time this was asked."""
+
+
+def run_again(kept: KeptStep, watching: Watching) -> Result:
     """One replay here; within `put_back_after`.
 
     Args:
-        forwards: how often the model was called until now.
+        watching: the model.
 
     Raises:
         NotComparable: the replay did not follow the path of the step.
         Exception: whatever the loss function raises.
     """
     rewind(kept)
-
-    def check(micro: MicroBatch, called: int) -> None:
-        if called != micro.forwards:
-            raise NotComparable(
-                f"the script called the model {micro.forwards} times for a batch, and "
-                f"audit(model, batch) {called} times"
-            )
-
     steps = Steps(kept.subject, kept.gradients.in_place, kept.scale)
     for micro in kept.micro_batches:
-        before = forwards()
         micro.generators.put()
+        watching.first_call()
+        watching.calls()
         steps.add(micro.batch, micro)
-        check(micro, forwards() - before)
+        calls, begun = watching.calls(), watching.first_call()
+        if calls != micro.forwards:
+            raise NotComparable(
+                f"the script called the model {micro.forwards} times for a batch, and "
+                f"audit(model, batch) {calls} times"
+            )
+        if begun is not None and begun.different(micro.at_forward):
+            raise NotComparable(
+                "the loss function draws random numbers before it calls the model, and between "
+                "two steps something else drew from the same generator"
+            )
     return steps.result()
 
 

@@ -55,23 +55,27 @@ class Training:
                 self.optimizer.zero_grad()
         return self
 
-    def audits(self) -> dict[int, str]:
-        with RunReader(self.run) as reader:
-            rows = reader.rows("SELECT step, detail FROM events WHERE kind = 'audit'")
-        return {step: json.loads(detail)["verdict"] for step, detail in rows}
 
-    def reasons(self) -> list[str]:
-        with RunReader(self.run) as reader:
-            rows = reader.rows("SELECT detail FROM events WHERE kind = 'audit' ORDER BY step")
-        found = [json.loads(detail) for (detail,) in rows]
-        return [one["reason"] for one in found if one["verdict"] == "not comparable"]
+def audits(run: Path) -> dict[int, str]:
+    with RunReader(run) as reader:
+        rows = reader.rows("SELECT step, detail FROM events WHERE kind = 'audit'")
+    return {step: json.loads(detail)["verdict"] for step, detail in rows}
 
-    def alerts(self) -> list[tuple[int, str, dict[str, Any]]]:
-        with RunReader(self.run) as reader:
-            rows = reader.rows(
-                "SELECT step, severity, detail FROM alerts WHERE detector = 'step_audit'"
-            )
-        return [(step, severity, json.loads(detail)) for step, severity, detail in rows]
+
+def reasons(run: Path) -> list[str]:
+    """Why steps were not comparable."""
+    with RunReader(run) as reader:
+        rows = reader.rows("SELECT detail FROM events WHERE kind = 'audit' ORDER BY step")
+    found = [json.loads(detail) for (detail,) in rows]
+    return [one["reason"] for one in found if one["verdict"] == "not comparable"]
+
+
+def alerts(run: Path) -> list[tuple[int, str, dict[str, Any]]]:
+    with RunReader(run) as reader:
+        rows = reader.rows(
+            "SELECT step, severity, detail FROM alerts WHERE detector = 'step_audit'"
+        )
+    return [(step, severity, json.loads(detail)) for step, severity, detail in rows]
 
 
 def once(training: Training, at: int, times: int = 1) -> None:
@@ -98,7 +102,7 @@ def test_training_with_audits_is_bit_identical(tmp_path: Path, name: str, parts:
         training = Training(tmp_path / str(audit is None), SETUPS[name], audit=audit)(parts=parts)
         assert training.guard.health.errors == 0
         if audit is not None:
-            assert training.audits() == dict.fromkeys(range(1, STEPS), "sound")
+            assert audits(training.run) == dict.fromkeys(range(1, STEPS), "sound")
         return state_of(training.model, training.optimizer)
 
     assert different(state(None), state(loss_fn)) == []
@@ -116,7 +120,7 @@ def test_an_activation_that_is_wrong_once_is_found_in_its_step(
             training(parts=parts)
     else:
         training(parts=parts)
-    ((step, severity, detail),) = training.alerts()
+    ((step, severity, detail),) = alerts(training.run)
     assert (step, severity, detail["verdict"]) == (7, "proven", "intermittent")
     assert detail["count"] == 4  # all that depend on the activation
     with RunReader(training.run) as reader:
@@ -130,8 +134,8 @@ def test_a_difference_before_anything_was_shown_accuses_nobody(tmp_path: Path) -
     training = Training(tmp_path)
     once(training, 2)
     training()
-    assert training.alerts() == []
-    assert "not shown to repeat" in training.reasons()[0]
+    assert alerts(training.run) == []
+    assert "not shown to repeat" in reasons(training.run)[0]
 
 
 def test_a_training_that_never_repeats_is_told_so_once(tmp_path: Path) -> None:
@@ -151,9 +155,9 @@ def test_a_training_that_never_repeats_is_told_so_once(tmp_path: Path) -> None:
             return torch.randn(x.shape, generator=generator)
 
     training = Training(tmp_path, Own)()
-    assert training.alerts() == []
-    assert list(training.audits()) == [1, 2, 3]
-    assert "use_deterministic_algorithms" in training.reasons()[-1]
+    assert alerts(training.run) == []
+    assert list(audits(training.run)) == [1, 2, 3]
+    assert "use_deterministic_algorithms" in reasons(training.run)[-1]
 
 
 UNCOMPARABLE: dict[str, tuple[Callable[[Training], dict[str, Any]], str]] = {
@@ -205,9 +209,9 @@ def test_what_cannot_be_compared_is_said_and_accuses_nobody(tmp_path: Path, name
         training(**given)
     finally:
         torch.set_num_threads(threads)
-    assert training.alerts() == []
-    assert any(reason in said for said in training.reasons())
-    assert len(set(training.reasons())) == len(training.reasons())
+    assert alerts(training.run) == []
+    assert any(reason in said for said in reasons(training.run))
+    assert len(set(reasons(training.run))) == len(reasons(training.run))
 
 
 def test_a_closure_is_not_comparable(tmp_path: Path) -> None:
@@ -244,9 +248,9 @@ def test_gradients_dropped_between_micro_batches_accuse_nobody(tmp_path: Path) -
         return loss_fn(model, x)
 
     training(parts=2, loss_of=drop)
-    assert training.alerts() == []
-    assert training.audits()[8] == "not comparable"
-    assert "dropped gradients" in training.reasons()[0]
+    assert alerts(training.run) == []
+    assert audits(training.run)[8] == "not comparable"
+    assert "dropped gradients" in reasons(training.run)[0]
 
 
 def test_a_counter_outside_of_the_model_is_put_back(tmp_path: Path) -> None:
@@ -259,7 +263,37 @@ def test_a_counter_outside_of_the_model_is_put_back(tmp_path: Path) -> None:
 
     training = Training(tmp_path, audit=counted)(loss_of=lambda step, model, x: counted(model, x))
     assert calls == STEPS
-    assert set(training.audits().values()) == {"sound"}
+    assert set(audits(training.run).values()) == {"sound"}
+
+
+@pytest.mark.parametrize("loader_draws", [False, True])
+def test_noise_that_the_loss_function_draws_first_is_drawn_again(
+    tmp_path: Path, loader_draws: bool
+) -> None:
+    def noisy(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return loss_fn(model, x + torch.rand(()) * torch.randn_like(x))
+
+    seed_everything(5)
+    batches = torch.randn(STEPS, 2, 8, WIDTH)
+    model = SETUPS["dropout"]()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    with Guard(
+        model, optimizer, run=tmp_path, policy="record", audit=noisy, audit_rate=1.0
+    ) as guard:
+        for pair in batches:
+            for x in pair:
+                if loader_draws:
+                    torch.rand(())
+                loss = noisy(model, x)
+                loss.backward()
+                guard.observe(loss, x)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert alerts(tmp_path) == []
+    if loader_draws:
+        assert "something else drew" in reasons(tmp_path)[0]
+    else:
+        assert audits(tmp_path) == dict.fromkeys(range(1, STEPS), "sound")
 
 
 def test_state_that_a_script_keeps_in_containers_is_put_back(tmp_path: Path) -> None:
@@ -272,7 +306,7 @@ def test_state_that_a_script_keeps_in_containers_is_put_back(tmp_path: Path) -> 
     training = Training(tmp_path, audit=counted)
     training(parts=2, loss_of=lambda step, model, x: counted(model, x))
     assert state == {"calls": 2 * STEPS}
-    assert set(training.audits().values()) == {"sound"}
+    assert set(audits(training.run).values()) == {"sound"}
 
 
 def test_an_alert_has_its_step_run_again_under_a_policy_that_waits(tmp_path: Path) -> None:
@@ -285,8 +319,8 @@ def test_an_alert_has_its_step_run_again_under_a_policy_that_waits(tmp_path: Pat
         return loss_fn(model, x)
 
     training(loss_of=batch_of_garbage)
-    assert training.audits()[9] == "undetermined"  # it repeats here; there is no elsewhere
-    assert training.alerts() == []
+    assert audits(training.run)[9] == "undetermined"  # it repeats here; there is no elsewhere
+    assert alerts(training.run) == []
 
 
 def audit_of(guard: Guard) -> StepAudit:
@@ -310,7 +344,7 @@ def test_the_same_wrong_batch_is_data_or_software(tmp_path: Path) -> None:
         return loss_fn(model, x)
 
     training(loss_of=batch_of_garbage)
-    ((step, severity, detail),) = training.alerts()
+    ((step, severity, detail),) = alerts(training.run)
     assert (step, severity, detail["verdict"]) == (9, "suspect", "data or software")
 
 
@@ -321,7 +355,7 @@ def test_copies_and_pickles_of_the_model_record_nothing(tmp_path: Path) -> None:
     loaded = torch.load(tmp_path / "model.pt", weights_only=False)
     for model in (copied, loaded):
         loss_fn(model, torch.randn(8, WIDTH)).backward()
-    assert audit_of(training.guard)._forwards == 0
+    assert audit_of(training.guard)._kept is None
     training()
     assert training.model._forward_pre_hooks == {}
-    assert set(training.audits().values()) == {"sound"}
+    assert set(audits(training.run).values()) == {"sound"}
