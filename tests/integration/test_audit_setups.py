@@ -78,6 +78,32 @@ def test_wherever_gradients_are_zeroed(tmp_path: Path, late: bool, to_none: bool
     assert verdicts(tmp_path) == {"sound": STEPS - 1}
 
 
+@pytest.mark.parametrize("to_none", [False, True])
+def test_a_gradient_of_minus_zero(tmp_path: Path, to_none: bool) -> None:
+    # added to a zero it loses its sign, taken as it comes it keeps it
+    class Product(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.weight * x
+
+    model = Product(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.tensor([[1.0, -0.0]])
+
+    def audit(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return model(x).sum()
+
+    with Guard(
+        model, optimizer, run=tmp_path, policy="record", audit=audit, audit_rate=1.0
+    ) as guard:
+        for _ in range(5):
+            loss = audit(model, x)
+            loss.backward()
+            guard.observe(loss, x)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=to_none)
+    assert verdicts(tmp_path) == {"sound": 4}
+
+
 def test_a_loss_scale_is_not_the_audit_functions_business(tmp_path: Path) -> None:
     states = []
     for audit in (None, loss_fn):
