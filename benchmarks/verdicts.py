@@ -98,7 +98,7 @@ class Trial:
             if self.copies:
                 (audit,) = (x for x in guard._checks._checks if isinstance(x, StepAudit))
                 places = [torch.device("cpu")] * self.copies
-                audit._places = Places(audit._subject, places)
+                audit._run._places = Places(audit._subject, places)
         for self.step in range(STEPS):
             batch = [torch.randn(16, WIDTH), torch.randint(0, 4, (16,))]
             self.batch(batch)

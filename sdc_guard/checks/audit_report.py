@@ -64,8 +64,13 @@ class AuditReport:
         if self._untold >= _AUDITS:
             self._tell_ledger()
 
-    def found(self, step: int, finding: Finding, tensors: list[str]) -> None:
-        """Raise the alert of a finding; a step that is not what it should be is a strike."""
+    def found(self, step: int, finding: Finding, tensors: list[str], loss: str) -> None:
+        """Raise the alert of a finding; a step that is not what it should be is a strike.
+
+        Args:
+            tensors: names of the gradients that differ.
+            loss: how the replays' loss compares with the step's, "" if that is not known.
+        """
         where = self._device if finding.place == "here" else finding.place
         count = f"; {len(tensors)} gradients differ" if tensors else ""
         detail = {
@@ -76,6 +81,7 @@ class AuditReport:
             "rank": self._rank,
             "tensors": tensors[:_NAMES],
             "count": len(tensors),
+            "loss": loss,
         }
         severity = "proven" if finding.harmed else "suspect"
         name = tensors[0] if len(tensors) == 1 else ""

@@ -12,6 +12,7 @@ from ..signals.shadow import LossFunction
 from ..signals.state import CarriedState
 from .audit_report import AuditReport
 from .check import Check, Telling
+from .elsewhere import Places
 from .known_answer import KnownAnswer
 from .replicas import ReplicaCheck
 from .step_audit import StepAudit
@@ -53,8 +54,10 @@ def checks_of(
         report = AuditReport(telling, ledger, device, run, ranks.rank)
         found.append(
             StepAudit(
-                telling, model, optimizers, ranks, audit, audit_rate, report,
-                run=run, attempt=attempt, first_step=first_step, always=blocking, scale=scale,
+                model, optimizers, audit, audit_rate, report,
+                places=lambda subject: Places.of(subject, ranks, run, attempt),
+                attempt=attempt, first_step=first_step, reduced=ranks.world_size > 1,
+                always=blocking, scale=scale,
             )
         )  # fmt: skip
     if probe_every is not None:

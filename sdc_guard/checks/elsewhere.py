@@ -32,7 +32,7 @@ class Places:
         devices: Sequence[torch.device] = (),
         neighbours: Neighbours | None = None,
     ) -> None:
-        self._subject = subject
+        self.subject = subject
         self._devices, self._neighbours = list(devices), neighbours
         self._matched: dict[str, int] = {}
         self._reasons: list[str] = []
@@ -46,11 +46,6 @@ class Places:
 
     def __bool__(self) -> bool:
         return bool(self._devices) or self._neighbours is not None
-
-    def with_subject(self, subject: Subject) -> Places:
-        """The same places for a model whose layers changed."""
-        self._subject = subject
-        return self
 
     def ask(
         self,
@@ -76,8 +71,8 @@ class Places:
             package = {**package, "original": [original.rows, list(original.present)]}
             found = [x for d in self._devices if (x := self._on_device(d, package)) is not None]
         if scheduled and self._neighbours is not None and not self._neighbours.silent:
-            with put_back_after(self._subject, by_value):
-                place = device_serial(self._subject.device)
+            with put_back_after(self.subject, by_value):
+                place = device_serial(self.subject.device)
                 answers = self._neighbours.exchange(step, package, self._answer, seconds, place)
             if package is not None:
                 found += [x for answer in answers if (x := self._of_answer(answer)) is not None]
@@ -110,8 +105,8 @@ class Places:
         """A neighbour's step run by this rank: twice, where the first time differs."""
         rows, present = package["original"]
         original = Result(rows, tuple(present))
-        first = run_packed(package, self._subject)
-        return [first] if first == original else [first, run_packed(package, self._subject)]
+        first = run_packed(package, self.subject)
+        return [first] if first == original else [first, run_packed(package, self.subject)]
 
     def _of_answer(self, answer: Answer) -> Elsewhere | None:
         if not answer.results:
@@ -124,7 +119,7 @@ class Places:
         place = device_serial(device)
         rows, present = package["original"]
         try:
-            copied = copied_to(self._subject, device)
+            copied = copied_to(self.subject, device)
             results = [on_copy(package, copied)]
             if results[0] != Result(rows, tuple(present)):
                 results.append(on_copy(package, copied))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -39,15 +39,20 @@ class Result:
     Attributes:
         rows: digests of the gradients, bytes of int64 (parameters, 3); zeros without one.
         present: which parameters have a gradient.
+        losses: of the micro-batches, float64; not compared.
     """
 
     rows: bytes
     present: tuple[bool, ...]
+    losses: tuple[torch.Tensor, ...] = field(default=(), compare=False)
 
     @classmethod
-    def of(cls, rows: torch.Tensor, present: Sequence[bool]) -> Result:
+    def of(
+        cls, rows: torch.Tensor, present: Sequence[bool], losses: Sequence[torch.Tensor] = ()
+    ) -> Result:
         """From digests of those that are present; waits for their device."""
-        return cls(rows.cpu().numpy().tobytes(), tuple(present))
+        here = tuple(loss.cpu() for loss in losses)
+        return cls(rows.cpu().numpy().tobytes(), tuple(present), here)
 
     def differing(self, other: Result, names: Sequence[str]) -> list[str]:
         """Names of the gradients that are not the same."""
@@ -158,6 +163,7 @@ class Steps:
     ) -> None:
         self._subject, self._in_place, self._scale = subject, in_place, scale
         self._sums: list[torch.Tensor | None] = [None] * len(subject.parameters)
+        self._losses: list[torch.Tensor] = []
 
     def add(self, batch: Any, micro: MicroBatch) -> None:
         """Run one forward and backward; the generators are as its forward found them."""
@@ -166,6 +172,7 @@ class Steps:
             with micro.autocast.again():
                 # a copy: the loss function may take the batch apart
                 loss = self._subject.loss_fn(self._subject.model, pinned(batch))
+                self._losses.append(loss.detach().to(torch.float64).reshape(()))
                 if self._scale is not None:
                     loss = loss * self._scale.to(loss.device)
             found = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -178,7 +185,7 @@ class Steps:
         """Of what was added."""
         there = [gradient for gradient in self._sums if gradient is not None]
         present = [gradient is not None for gradient in self._sums]
-        return Result.of(digest_rows(there), present)
+        return Result.of(digest_rows(there), present, self._losses)
 
     def _add(self, place: int, gradient: torch.Tensor) -> None:
         before = self._sums[place]

@@ -122,6 +122,7 @@ def test_an_activation_that_is_wrong_once_is_found_in_its_step(
     ((step, severity, detail),) = alerts(training.run)
     assert (step, severity, detail["verdict"]) == (7, "proven", "intermittent")
     assert detail["count"] == 4  # all that depend on the activation
+    assert detail["loss"] == "differs"
     with RunReader(training.run) as reader:
         ((verdict,),) = reader.rows("SELECT verdict FROM incidents ORDER BY opened DESC LIMIT 1")
     assert verdict == "intermittent"
@@ -329,8 +330,8 @@ def audit_of(guard: Guard) -> StepAudit:
 
 def with_copies(training: Training, places: int) -> None:
     """Let a training's audits use copies of its model as other devices."""
-    audit = audit_of(training.guard)
-    audit._places = Places(audit._subject, [torch.device("cpu")] * places)
+    run = audit_of(training.guard)._run
+    run._places = Places(run._subject, [torch.device("cpu")] * places)
 
 
 def test_the_same_wrong_batch_is_data_or_software(tmp_path: Path) -> None:
