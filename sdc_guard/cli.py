@@ -412,5 +412,38 @@ def upload(
         return  # between two transactions or within one: nothing is lost by it
 
 
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--clear", metavar="DEVICE", help="What came before does not count any more.")
+@click.option("--because", default="", help="Why, for whoever reads the ledger.")
+@json_option
+def strikes(file: Path, clear: str | None, because: str, as_json: bool) -> None:
+    """List the devices of the ledger FILE, with their strikes and what to do.
+
+    A ledger is what Guard(ledger=FILE) writes to. Exit code 1 if a device is to be excluded.
+    """
+    from .detect.strikes import standings
+    from .ledger import Ledger, read_ledger
+
+    entries, _ = read_ledger(file)
+    if clear is not None:
+        if clear not in {entry.device for entry in entries}:
+            raise UsageError(
+                f"no device {clear}", where=str(file), next_step="strikes FILE lists them"
+            )
+        Ledger(file).clear(clear, because)
+    entries, damaged = read_ledger(file)
+    found = standings(entries)
+    if as_json:
+        content = [one.as_object() for one in found]
+        click.echo(json_text("sdc-guard.strikes", devices=content, damaged_lines=damaged))
+    else:
+        for one in found:
+            click.echo(one.line())
+        if damaged:
+            click.echo(f"sdc-guard: {damaged} damaged lines of {file} are passed over", err=True)
+    sys.exit(1 if any(one.out for one in found) else 0)
+
+
 if __name__ == "__main__":
     main(prog_name="sdc-guard")

@@ -18,6 +18,7 @@ from .attempt import Place, register_attempt, with_layers_of
 from .checkpoints import Checkpoints
 from .checks.check import Checks
 from .checks.chosen import checks_of
+from .checks.excluded import told_by_ledger
 from .collector import Collector
 from .consequences import Consequences
 from .detached import DetachedGuard
@@ -103,6 +104,7 @@ class Guard:
     Raises:
         UsageError: an unknown policy, a number out of its range, no optimizer, or a rank that
             waited for others in vain.
+        TrainingHalted: the policy is "halt", and the ledger says to leave this device out.
         RunFormatError: the run's folder holds another model, or a damaged run.json.
         OSError: the run's folder cannot be made.
     """
@@ -144,6 +146,8 @@ class Guard:
         if replayed:
             digest_budget = None  # a replay is there to be compared
         close_earlier(self._optimizers, self.run)
+        ledger = None if ledger is None else Path(ledger).absolute()
+        told = told_by_ledger(ledger, model, halt=policy == "halt")
         self.health = Health()
         self._model = model
         self._shadow = ShadowPass(*shadow) if shadow else None
@@ -171,7 +175,7 @@ class Guard:
         on_segment = self._compactor.segment_published if self._place.rank == 0 else None
         size = room(len(self._place.parameters), budget=digest_budget)
         self._writer = Writer(self.run, self._place.rank, self.health, on_segment, size)
-        self._recorder = Recorder(self._writer, self._place.attempt, self._consequences.notice)
+        self._recorder = Recorder(self._writer, self._place.attempt, self._notice)
         self._checkpoints = Checkpoints(
             self.run, self._recorder, self._writer, warn=policy != "record"
         )
@@ -183,7 +187,7 @@ class Guard:
         self._watch()
         for kind, detail in self._place.events:
             self._recorder.event(first_step, kind, detail)
-        for line in lines:
+        for line in (*lines, *told):
             self._tell(line)
         if self._place.inherited is not None:
             self._recorder.report(first_step, [self._place.inherited])
@@ -198,8 +202,12 @@ class Guard:
             replicas_every=replicas_every,
             audit=audit,
             audit_rate=audit_rate,
-            ledger=None if ledger is None else Path(ledger).absolute(),
+            ledger=ledger,
             probe_every=probe_every,
+            attempt=self._place.attempt,
+            first_step=first_step,
+            blocking=self._consequences.blocking,
+            scale=self._scale.value,
         )
         self._checks = Checks(chosen, self.health)
         remember(self, self._optimizers, self.run)
@@ -333,6 +341,7 @@ class Guard:
             if not later:
                 self._checks.step_begins(self._step)
                 self._emit()
+                self._checks.judged(self._step)
         except Exception as error:  # noqa: BLE001 - because the training goes on
             self.health.trouble(_RECORDING, error)
         if self._consequences.blocking:
@@ -392,7 +401,11 @@ class Guard:
         self._step += 1
         self._stepped = True
 
-    # what checks tell
+    # what checks are told, and what they tell
+
+    def _notice(self, alert: Alert) -> None:
+        self._consequences.notice(alert)
+        self._checks.alerted(alert)
 
     def report(self, alerts: list[Alert]) -> None:
         """Take what a check found; called by the guard's own checks."""

@@ -33,6 +33,12 @@ class Check:
     def backward_ended(self, step: int) -> None:
         """A backward ended; gradients are reduced, and not yet clipped."""
 
+    def alerted(self, alert: Alert) -> None:
+        """Any detector of this guard raised an alert; it may be about an earlier step."""
+
+    def judged(self, step: int) -> None:
+        """Step `step` is about to be applied, and what waits for no device was judged."""
+
     def step_begins(self, step: int) -> None:
         """The optimizer is about to apply step `step`; its gradients may be clipped by now."""
 
@@ -67,6 +73,12 @@ class Checks(Check):
 
     def step_begins(self, step: int) -> None:
         self._tell(lambda check: check.step_begins(step))
+
+    def alerted(self, alert: Alert) -> None:
+        self._tell(lambda check: check.alerted(alert))
+
+    def judged(self, step: int) -> None:
+        self._tell(lambda check: check.judged(step))
 
     def step_ended(self, step: int) -> None:
         self._tell(lambda check: check.step_ended(step))

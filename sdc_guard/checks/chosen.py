@@ -10,10 +10,13 @@ import torch
 from ..ranks import Ranks
 from ..signals.shadow import LossFunction
 from ..signals.state import CarriedState
+from .audit_report import AuditReport
 from .check import Check, Telling
+from .elsewhere import Places
 from .known_answer import KnownAnswer
 from .replicas import ReplicaCheck
 from .step_audit import StepAudit
+from .subject import device_of, device_serial
 
 
 def checks_of(
@@ -29,18 +32,34 @@ def checks_of(
     audit_rate: float,
     ledger: Path | None,
     probe_every: int | None,
+    attempt: int,
+    first_step: int,
+    blocking: bool,
+    scale: Callable[[], torch.Tensor | None],
 ) -> list[Check]:
     """The checks that a guard was asked for; see Guard for the arguments.
 
     Args:
         telling: takes what they find.
         state: gives what is carried from step to step as it is now.
+        attempt: of the run.
+        blocking: whether each step is judged before it is applied.
+        scale: of the loss in the newest backward.
     """
     found: list[Check] = []
     if replicas_every is not None and ranks.world_size > 1:
         found.append(ReplicaCheck(telling, model, state, ranks, replicas_every))
     if audit is not None:
-        found.append(StepAudit(telling, model, optimizers, ranks, audit, audit_rate, ledger))
+        device = device_serial(device_of(model))
+        report = AuditReport(telling, ledger, device, run, ranks.rank)
+        found.append(
+            StepAudit(
+                model, optimizers, audit, audit_rate, report,
+                places=lambda subject: Places.of(subject, ranks, run, attempt),
+                attempt=attempt, first_step=first_step, reduced=ranks.world_size > 1,
+                always=blocking, scale=scale,
+            )
+        )  # fmt: skip
     if probe_every is not None:
         found.append(KnownAnswer(telling, model, ranks, run, probe_every))
     return found

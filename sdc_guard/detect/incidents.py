@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from .alert import Alert
+from .ladder import VERDICTS
 
+_AUDIT: Final = "step_audit"
 QUIET_STEPS: Final = 50  # a statistical incident closes after so many steps without an alert
 
 
@@ -22,8 +24,7 @@ class Incident:
         closed: step at which it closed, or None.
         proven: whether an exact comparison is among its evidence. State that is proven to be
             corrupt stays so: such an incident does not close by quiet.
-        verdict: never more than "undetermined" here: which of intermittent, persistent, data,
-            software or storage it was takes a replay.
+        verdict: "undetermined" until an audit, which ran a step again, says more: see `ladder`.
         detectors: who reported, in order of first report.
         first: the first alert, as text.
         alerts: how many.
@@ -86,7 +87,23 @@ class IncidentBook:
             proven=before.proven or any(alert.severity == "proven" for alert in alerts),
             detectors=tuple(detectors),
             alerts=before.alerts + len(alerts),
+            verdict=_verdict(before, alerts),
         )
         self.open = now
-        news = now.detectors != before.detectors or now.proven != before.proven
+        news = (now.detectors, now.proven, now.verdict) != (
+            before.detectors,
+            before.proven,
+            before.verdict,
+        )
         return [now] if news else []
+
+
+def _verdict(before: Incident, alerts: list[Alert]) -> str:
+    """The newest audit's, unless other evidence proves what the audit did not see."""
+    verdict, proven = before.verdict, before.proven
+    for alert in alerts:
+        said = alert.detail.get("verdict")
+        if alert.detector == _AUDIT and said in VERDICTS and said != "undetermined":
+            verdict = said if alert.severity == "proven" or not proven else verdict
+        proven = proven or alert.severity == "proven"
+    return verdict

@@ -55,15 +55,20 @@ def restored(model: torch.nn.Module, by_value: Collection[str] = ()) -> Iterator
     Raises:
         ParameterWritten: the block wrote to another parameter, and that stays.
     """
-    kept = _Kept(model, by_value)
+    kept = Kept(model, by_value)
     try:
         yield
     finally:
         kept.put_back()
 
 
-class _Kept:
-    """What is to be put back."""
+class Kept:
+    """A model and the generators as they are now, to be put back later, once or several times.
+
+    Args:
+        model: with all of its submodules.
+        by_value: names of parameters whose values are put back too.
+    """
 
     def __init__(self, model: torch.nn.Module, by_value: Collection[str]) -> None:
         self._inside: list[Undo] = []
@@ -80,7 +85,11 @@ class _Kept:
         self._undo.extend(global_generators(devices))
 
     def put_back(self) -> None:
-        """Undo everything; raises the first error only after the rest is done."""
+        """Undo everything that happened since; an error is raised only after the rest is done.
+
+        Raises:
+            ParameterWritten: a parameter that is not kept by value was written to.
+        """
         errors: list[Exception] = []
         written = [name for name, tensor, before in self._versions if version(tensor) != before]
         if written:

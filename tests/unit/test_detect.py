@@ -141,3 +141,28 @@ def test_a_proven_incident_does_not_close_by_quiet_and_claims_no_cause() -> None
     for step in range(12, 500):
         assert book.update(step, []) == []
     assert book.open is not None
+
+
+def audit_alert(step: int, verdict: str, severity: str) -> Alert:
+    return Alert(step, "step_audit", None, "", 1.0, 0.0, severity, {"verdict": verdict})
+
+
+def test_an_audit_raises_the_verdict_of_an_incident() -> None:
+    book = IncidentBook()
+    (opened,) = book.update(5, [Alert(5, "norm_ratio", 0, "w", 60.0, 50.0, "suspect")])
+    assert opened.verdict == "undetermined"
+    (judged,) = book.update(5, [audit_alert(5, "data or software", "suspect")])
+    assert judged.verdict == "data or software"
+    assert not judged.proven
+    (newer,) = book.update(6, [audit_alert(6, "intermittent", "proven")])
+    assert newer.verdict == "intermittent"
+    assert book.update(7, [audit_alert(7, "data or software", "suspect")]) == []
+    assert book.update(8, [audit_alert(8, "undetermined", "suspect")]) == []
+
+
+def test_an_audit_does_not_explain_what_it_did_not_see() -> None:
+    book = IncidentBook()
+    book.update(5, [Alert(5, "carried_digest", 0, "w", 1.0, 0.0, "proven")])
+    book.update(6, [audit_alert(6, "data or software", "suspect")])
+    assert book.open is not None
+    assert book.open.verdict == "undetermined"

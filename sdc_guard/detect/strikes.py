@@ -1,0 +1,180 @@
+"""What strikes say against a device, and when that is enough to leave it out.
+
+A step that its replays contradict says that something happened once. That it was the device, and
+nothing in the software that the replay does not put back, shows in how strikes fall on devices:
+software that fails at random hits each device as often as it is audited, so the number of strikes
+on one of them is binomial. A device is left out only where that is improbable, and it stays out
+until it is cleared, under whatever rank it comes back: so a job that restarts on the same bad
+device does not go round in circles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from .proportion import at_least, wilson
+
+FEWEST: Final = 3  # strikes below which there is no proof
+WINDOW: Final = 30 * 86400.0  # seconds in which they have to come
+IMPROBABLE: Final = 0.001  # chance that strikes alike on all devices fall on one like that
+PERSISTENT: Final = "persistent on a device"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the ledger; see there.
+
+    Attributes:
+        time: seconds since 1970.
+        count: audits of an entry of that kind.
+    """
+
+    kind: str
+    device: str
+    time: float
+    host: str = ""
+    verdict: str = ""
+    count: int = 0
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a device stands.
+
+    Attributes:
+        hosts: that it was seen in, newest first.
+        strikes: since it was cleared last.
+        recent: the most of them within 30 days.
+        persistent: strikes that name the device by a majority of three.
+        audits: audited steps since then.
+        rate: strikes for an audit, the ends of Wilson's interval of 95 %.
+        chance: that it had so many by software that fails alike on all devices of the ledger,
+            times their number; 1 where there is nothing to compare with.
+        out: whether to leave it out.
+        advice: in words.
+    """
+
+    device: str
+    hosts: tuple[str, ...]
+    strikes: int
+    recent: int
+    persistent: int
+    audits: int
+    rate: tuple[float, float]
+    chance: float
+    out: bool
+    advice: str
+
+    def line(self) -> str:
+        """For people."""
+        low, high = self.rate
+        hosts = ", ".join(self.hosts) or "unknown host"
+        return (
+            f"{'OUT  ' if self.out else 'in   '}{self.device} ({hosts}): {self.strikes} strikes in "
+            f"{self.audits} audits, {low:.2%} to {high:.2%} at 95 %; {self.advice}"
+        )
+
+    def as_object(self) -> dict[str, Any]:
+        """JSON values."""
+        return {**asdict(self), "hosts": list(self.hosts), "rate": list(self.rate)}
+
+
+def standings(entries: Sequence[Entry]) -> list[Standing]:
+    """How each device stands, the worst first.
+
+    Args:
+        entries: of a ledger, in any order.
+    """
+    valid = _since_cleared(sorted(entries, key=lambda entry: entry.time))
+    devices = dict.fromkeys(entry.device for entry in entries)
+    tallies = {device: _Tally.of([e for e in valid if e.device == device]) for device in devices}
+    found = [_standing(device, tallies, entries) for device in devices]
+    return sorted(found, key=lambda one: (not one.out, -one.strikes, one.device))
+
+
+@dataclass(frozen=True)
+class _Tally:
+    strikes: int
+    recent: int
+    persistent: int
+    recent_persistent: int
+    audits: int
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> _Tally:
+        strikes = [entry for entry in entries if entry.kind == "strike"]
+        persistent = [entry for entry in strikes if entry.verdict == PERSISTENT]
+        audits = sum(entry.count for entry in entries if entry.kind == "audits")
+        return cls(
+            len(strikes),
+            _most_within([entry.time for entry in strikes]),
+            len(persistent),
+            _most_within([entry.time for entry in persistent]),
+            max(audits, len(strikes)),  # a killed process did not tell its last audits
+        )
+
+
+def _standing(device: str, tallies: dict[str, _Tally], entries: Sequence[Entry]) -> Standing:
+    mine = tallies[device]
+    chance = _chance(device, tallies)
+    proven = mine.recent_persistent >= FEWEST
+    out = mine.recent >= FEWEST and (proven or chance < IMPROBABLE)
+    if out:
+        why = (
+            f"{mine.persistent} strikes name it by a majority of three devices"
+            if proven
+            else f"chance {chance:.1e} that strikes alike on all devices fall like that"
+        )
+        advice = f"exclude this device, test it, and clear it when it is repaired ({why})"
+    elif mine.strikes == 0:
+        advice = "nothing against it"
+    elif mine.recent < FEWEST:
+        advice = f"no proof: fewer than {FEWEST} strikes within 30 days"
+    elif not any(tally.audits for other, tally in tallies.items() if other != device):
+        advice = "no proof: no other device was audited to compare with; run it on another one"
+    else:
+        advice = f"no proof: others have strikes, too, or too few (chance {chance:.2g})"
+    hosts = [e.host for e in sorted(entries, key=lambda e: -e.time) if e.device == device]
+    return Standing(
+        device,
+        tuple(dict.fromkeys(host for host in hosts if host)),
+        mine.strikes,
+        mine.recent,
+        mine.persistent,
+        mine.audits,
+        wilson(mine.strikes, mine.audits),
+        chance,
+        out,
+        advice,
+    )
+
+
+def _chance(device: str, tallies: dict[str, _Tally]) -> float:
+    mine = tallies[device]
+    audits = sum(tally.audits for tally in tallies.values())
+    strikes = sum(tally.strikes for tally in tallies.values())
+    if mine.strikes == 0 or audits == mine.audits:
+        return 1.0
+    share = mine.audits / audits
+    # each device of the ledger could have been the one: Bonferroni
+    return min(1.0, len(tallies) * at_least(mine.strikes, strikes, share))
+
+
+def _most_within(times: Sequence[float]) -> int:
+    """The most of them in any 30 days, in their order."""
+    first = most = 0
+    for last, time in enumerate(times):
+        while time - times[first] > WINDOW:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
+
+
+def _since_cleared(entries: Sequence[Entry]) -> list[Entry]:
+    cleared = {
+        entry.device: place for place, entry in enumerate(entries) if entry.kind == "cleared"
+    }
+    return [entry for place, entry in enumerate(entries) if place > cleared.get(entry.device, -1)]

@@ -1,0 +1,125 @@
+"""The ledger's file: appended by many, read by people, damaged by crashes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from sdc_guard import Guard, SdcGuardError, TrainingHalted
+from sdc_guard.checks.subject import device_serial
+from sdc_guard.cli import main
+from sdc_guard.detect.strikes import standings
+from sdc_guard.ledger import Ledger, read_ledger
+
+CPU = device_serial(torch.device("cpu"))
+
+
+def _append(path: Path, device: str, count: int) -> None:
+    for step in range(count):
+        Ledger(path).strike(device, "runs/a", step, "intermittent")
+
+
+def test_several_processes_append_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "strikes" / "ledger.jsonl"
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_append, args=(path, f"GPU-{i}", 50)) for i in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    entries, damaged = read_ledger(path)
+    assert damaged == 0
+    assert len(entries) == 200
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [line["step"] for line in lines if line["device"] == "GPU-2"] == list(range(50))
+
+
+def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    _append(path, "GPU-1", 3)
+    content = path.read_bytes()
+    path.write_bytes(content[:-20])  # killed while it wrote the third
+    with path.open("ab") as file:
+        file.write(b"\n\xff\xfe nonsense\n[1]\n{}\n" + b'{"kind": "strike"')
+    _append(path, "GPU-1", 1)
+    entries, damaged = read_ledger(path)
+    assert len(entries) == 3
+    assert damaged == 5
+
+
+def test_a_line_says_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, clock=lambda: 1_700_000_000.0)
+    ledger.strike("GPU-1", "runs/a", 7, "intermittent", rank=3)
+    ledger.audits("GPU-1", "runs/a", 100)
+    ledger.note_memory_errors("GPU-1", "runs/a", {"corrected": 12})
+    ledger.clear("GPU-1", "board replaced")
+    kinds = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [line["kind"] for line in kinds] == ["strike", "audits", "note", "cleared"]
+    assert kinds[0]["when"] == "2023-11-14T22:13:20Z"
+    assert kinds[0]["rank"] == 3
+    assert standings(read_ledger(path)[0])[0].strikes == 0
+
+
+def bad_cpu(path: Path) -> None:
+    for device in (CPU, *(f"GPU-{i}" for i in range(7))):
+        Ledger(path).audits(device, "runs/a", 1000)
+    _append(path, CPU, 6)
+
+
+def test_the_command_lists_and_clears(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    bad_cpu(path)
+    done = CliRunner().invoke(main, ["strikes", str(path)])
+    assert done.exit_code == 1
+    first = done.output.splitlines()[0]
+    assert first.startswith("OUT")
+    assert CPU in first
+    assert "6 strikes in 1000 audits" in first
+    done = CliRunner().invoke(main, ["strikes", str(path), "--json"])
+    content = json.loads(done.output)
+    assert content["schema"] == {"name": "sdc-guard.strikes", "version": 1}
+    assert content["devices"][0]["out"]
+    assert content["damaged_lines"] == 0
+    done = CliRunner().invoke(main, ["strikes", str(path), "--clear", CPU, "--because", "new"])
+    assert done.exit_code == 0
+
+
+@pytest.mark.parametrize("arguments", [["no.jsonl"], ["ledger.jsonl", "--clear", "GPU-9"]])
+def test_what_is_not_there_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
+    bad_cpu(tmp_path / "ledger.jsonl")
+    arguments[0] = str(tmp_path / arguments[0])
+    done = CliRunner().invoke(main, ["strikes", *arguments])
+    assert done.exit_code == 2
+    assert done.exception is not None
+    assert len(done.output.strip().splitlines()) == 1
+    assert "Traceback" not in done.output
+
+
+def test_a_device_that_is_out_is_told_of_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    bad_cpu(path)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with caplog.at_level(logging.WARNING):
+        Guard(model, optimizer, run=tmp_path / "run", ledger=path).close()
+    (line,) = [r.getMessage() for r in caplog.records if "exclude this device" in r.getMessage()]
+    assert CPU in line
+    with pytest.raises(TrainingHalted, match="exclude this device"):
+        Guard(model, optimizer, run=tmp_path / "halted", ledger=path, policy="halt")
+    assert not (tmp_path / "halted").exists()
+
+
+def test_a_ledger_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(SdcGuardError):
+        Guard(model, optimizer, run=tmp_path / "run", ledger=tmp_path)

@@ -1,0 +1,116 @@
+"""When strikes are enough to leave a device out, and when they are not."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdc_guard.detect.strikes import FEWEST, PERSISTENT, WINDOW, Entry, Standing, standings
+
+DAY = 86400.0
+
+
+def audits(device: str, count: int = 2000, time: float = 0.0) -> Entry:
+    return Entry("audits", device, time, host="n1", count=count)
+
+
+def strike(device: str, time: float = 0.0, verdict: str = "intermittent") -> Entry:
+    return Entry("strike", device, time, host="n1", verdict=verdict)
+
+
+def of(device: str, entries: list[Entry]) -> Standing:
+    return next(one for one in standings(entries) if one.device == device)
+
+
+def eight(*more: Entry) -> list[Entry]:
+    return [*(audits(f"GPU-{i}") for i in range(8)), *more]
+
+
+def test_nothing_is_proven_below_three_strikes() -> None:
+    found = of("GPU-1", eight(strike("GPU-1"), strike("GPU-1", DAY)))
+    assert not found.out
+    assert "no proof" in found.advice
+
+
+def test_a_device_that_alone_has_them_is_out() -> None:
+    found = of("GPU-1", eight(*(strike("GPU-1", i * DAY) for i in range(5))))
+    # five of five on one of eight, which could have been any: 8 · (1/8)⁵
+    assert found.out
+    assert abs(found.chance - 8 * (1 / 8) ** 5) < 1e-12
+    assert (found.strikes, found.audits) == (5, 2000)
+    low, high = found.rate
+    assert low < 5 / 2000 < high
+
+
+def test_a_device_alone_has_nothing_to_be_compared_with() -> None:
+    entries = [audits("GPU-1"), *(strike("GPU-1", i) for i in range(50))]
+    found = of("GPU-1", entries)
+    assert not found.out
+    assert "no other device" in found.advice
+
+
+def test_two_devices_need_more_than_eight_do() -> None:
+    two = [audits("GPU-1"), audits("GPU-2")]
+    assert not of("GPU-1", two + [strike("GPU-1", i) for i in range(5)]).out
+    assert of("GPU-1", two + [strike("GPU-1", i) for i in range(11)]).out
+
+
+def test_a_majority_names_a_device_without_statistics() -> None:
+    two = [audits("GPU-1", 10), audits("GPU-2", 10)]
+    found = of("GPU-1", two + [strike("GPU-1", i, PERSISTENT) for i in range(FEWEST)])
+    assert found.out
+    assert "majority" in found.advice
+
+
+def test_strikes_have_to_come_within_thirty_days() -> None:
+    months = [strike("GPU-1", i * 0.6 * WINDOW) for i in range(8)]
+    assert not of("GPU-1", eight(*months)).out
+
+
+def test_a_device_stays_out_however_long_it_rests() -> None:
+    entries = eight(*(strike("GPU-1", i * DAY) for i in range(5)))
+    later = [audits(f"GPU-{i}", 10, 400 * DAY) for i in range(8)]
+    assert of("GPU-1", entries + later).out
+
+
+def test_a_repaired_device_begins_anew() -> None:
+    entries = eight(*(strike("GPU-1", i * DAY) for i in range(5)))
+    entries.append(Entry("cleared", "GPU-1", 10 * DAY))
+    assert not of("GPU-1", entries).out
+    assert of("GPU-1", entries).strikes == 0
+    entries += [audits("GPU-1", 2000, 11 * DAY), *(strike("GPU-1", 11 * DAY + i) for i in range(5))]
+    assert of("GPU-1", entries).out
+
+
+def test_notes_of_corrected_memory_errors_are_no_strikes() -> None:
+    notes = [Entry("note", "GPU-1", i) for i in range(1000)]
+    assert of("GPU-1", eight(*notes)).strikes == 0
+
+
+def test_software_that_fails_at_random_blames_no_device(rng: np.random.Generator) -> None:
+    blamed = 0
+    for _ in range(300):
+        hit = rng.integers(0, 8, size=int(rng.integers(3, 60)))
+        entries = eight(*(strike(f"GPU-{i}", float(t)) for t, i in enumerate(hit)))
+        blamed += any(one.out for one in standings(entries))
+    # at most IMPROBABLE for each trial, summed over the devices
+    assert blamed <= 3
+
+
+def test_a_rare_fault_is_found_among_many_ranks(rng: np.random.Generator) -> None:
+    # one of 64 devices differs in one audit of 2,000, nobody else ever does
+    entries = [audits(f"GPU-{i}", 10_000) for i in range(64)]
+    hits = rng.binomial(10_000, 1 / 2000)
+    entries += [strike("GPU-7", float(i)) for i in range(hits)]
+    found = of("GPU-7", entries)
+    assert hits >= FEWEST, "the seed drew too few"
+    assert found.out
+    assert found.rate[0] < 1 / 2000 < found.rate[1]
+
+
+@given(st.permutations(range(12)))
+def test_the_order_of_lines_does_not_count(order: list[int]) -> None:
+    entries = [*(audits(f"GPU-{i}") for i in range(7)), *(strike("GPU-1", i) for i in range(5))]
+    shuffled = [entries[place] for place in order]
+    assert standings(shuffled) == standings(entries)
