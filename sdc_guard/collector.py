@@ -154,12 +154,13 @@ class Collector:
         digests = self._digest(self.state.tensors(carried)) if carried else NO_DIGESTS
         self._left = digests
         losses = None if shadow is None else HostCopy(shadow.losses)
+        batch = None if shadow is None or shadow.batch is None else HostCopy(shadow.batch)
         audits = tuple(
             (pending, HostCopy(pending.rows))
             for audit in self._audits
             if (pending := audit.after(step)) is not None
         )
-        return AfterStep(step, digests, _rows(digests), shadow, losses, audits)
+        return AfterStep(step, digests, _rows(digests), shadow, losses, batch, audits)
 
     def notes(self) -> list[str]:
         """What the optimizers' invariants do not cover, each once."""

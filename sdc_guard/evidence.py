@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from .layer_rows import Sums
+from .signals.batch_hash import folded
 from .signals.optimizer_audit import PendingAudit
 from .signals.shadow import ShadowResult
 from .signals.state import PendingDigests
@@ -128,12 +129,19 @@ class AfterStep:
     digest_rows: HostCopy
     shadow: ShadowResult | None
     shadow_losses: HostCopy | None
+    shadow_batch: HostCopy | None = None
     audits: tuple[tuple[PendingAudit, HostCopy], ...] = ()
     kept: bool = False
 
+    @property
+    def shadow_hash(self) -> int | None:
+        """Of the pinned batch as it was after the passes; None without tensors."""
+        return None if self.shadow_batch is None else folded(self.shadow_batch.array().tobytes())
+
     def ready(self) -> bool:
         """Whether every copy has arrived."""
-        return _ready(self.digest_rows, self.shadow_losses, *(rows for _, rows in self.audits))
+        copies = (self.digest_rows, self.shadow_losses, self.shadow_batch)
+        return _ready(*copies, *(rows for _, rows in self.audits))
 
 
 def _ready(*copies: HostCopy | None) -> bool:

@@ -108,7 +108,7 @@ def after_frame(attempt: int, evidence: AfterStep, *, digests: bool) -> tuple[An
     shadow = None
     if evidence.shadow is not None and evidence.shadow_losses is not None:
         first, second = evidence.shadow_losses.array().tolist()
-        shadow = first, second, evidence.shadow.batch_hash, evidence.shadow.seconds
+        shadow = first, second, evidence.shadow_hash, evidence.shadow.seconds
     table = _digests(evidence) if digests else _NO_DIGESTS
     if shadow is None and not table[0]:
         return None

@@ -18,7 +18,7 @@ from .detect.incidents import IncidentBook
 from .detect.invariants import InvariantSensor
 from .detect.loss_scale import LossScaleWatch
 from .detect.sensor import StepSensor
-from .detect.shadow import repeat_alert
+from .detect.shadow import ShadowWatch
 from .digest import Digest
 from .digest.reference import MASK64
 from .evidence import AfterStep, BeforeStep, HostCopy
@@ -62,6 +62,7 @@ class Recorder:
         self._left_behind: DigestTable | None = None
         self._scale = LossScaleWatch()
         self._foreign = ForeignState()
+        self._shadow = ShadowWatch()
         self.incidents = IncidentBook()
 
     def use_layers(
@@ -218,17 +219,16 @@ class Recorder:
     def _judge_after(self, evidence: AfterStep) -> None:
         alerts: list[Alert] = []
         if evidence.shadow is not None and evidence.shadow_losses is not None:
-            first, second = evidence.shadow_losses.get().tolist()
+            losses, found = evidence.shadow_losses.get().tolist(), evidence.shadow_hash
             self._append(
                 "shadow",
                 evidence.step,
-                loss=first,
-                repeat_loss=second,
-                batch_hash=evidence.shadow.batch_hash,
+                loss=losses[0],
+                repeat_loss=losses[1],
+                batch_hash=found,
                 seconds=evidence.shadow.seconds,
             )
-            repeated = repeat_alert(evidence.step, first, second)
-            alerts += [repeated] if repeated else []
+            alerts += self._shadow.judge(evidence.step, evidence.shadow.batch_hash, found, losses)
         alerts += [
             alert
             for audit, rows in evidence.audits

@@ -9,6 +9,8 @@ from typing import Final
 from .alert import Alert
 
 QUIET_STEPS: Final = 50  # a statistical incident closes after so many steps without an alert
+# proven of the guard's own batch, and not of the state that is trained and saved
+_BESIDE_THE_STATE: Final = frozenset({"shadow_batch"})
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,8 @@ class Incident:
         opened: step of the first alert.
         last: step of the newest alert.
         closed: step at which it closed, or None.
-        proven: whether an exact comparison is among its evidence. State that is proven to be
-            corrupt stays so: such an incident does not close by quiet.
+        proven: whether an exact comparison of what is trained is among its evidence. State that
+            is proven to be corrupt stays so: such an incident does not close by quiet.
         verdict: never more than "undetermined" here: which of intermittent, persistent, data,
             software or storage it was takes a replay.
         detectors: who reported, in order of first report.
@@ -83,10 +85,14 @@ class IncidentBook:
         now = replace(
             before,
             last=step,
-            proven=before.proven or any(alert.severity == "proven" for alert in alerts),
+            proven=before.proven or any(map(_convicts_the_state, alerts)),
             detectors=tuple(detectors),
             alerts=before.alerts + len(alerts),
         )
         self.open = now
         news = now.detectors != before.detectors or now.proven != before.proven
         return [now] if news else []
+
+
+def _convicts_the_state(alert: Alert) -> bool:
+    return alert.severity == "proven" and alert.detector not in _BESIDE_THE_STATE
