@@ -13,12 +13,13 @@ from .detect.carried import Key
 from .digest.reference import stack_rows
 from .evidence import AfterStep, BeforeStep, Gradients, HostCopy
 from .signals.batch import batch_digest, tensors_of
+from .signals.gradient_digests import GradientDigests
 from .signals.gradients import GradientCapture, Measured
 from .signals.optimizer_audit import OptimizerAudit
 from .signals.rotation import Rotation
 from .signals.scaling import LossScale
 from .signals.shadow import ShadowResult
-from .signals.state import NO_DIGESTS, CarriedState, PendingDigests, digest_state
+from .signals.state import NO_DIGESTS, CarriedState, PendingDigests, digest_state, joined
 
 _NO_ROWS = HostCopy(NO_DIGESTS.rows)
 
@@ -30,15 +31,21 @@ class Collector:
         optimizers: of one guard.
         scale: of the loss.
         rotation: which digests of the state are taken.
+        gradients: takes the digests of gradients, if they are asked for.
     """
 
     capture: GradientCapture
     state: CarriedState
 
     def __init__(
-        self, optimizers: list[torch.optim.Optimizer], scale: LossScale, rotation: Rotation
+        self,
+        optimizers: list[torch.optim.Optimizer],
+        scale: LossScale,
+        rotation: Rotation,
+        gradients: GradientDigests | None = None,
     ) -> None:
         self._optimizers = optimizers
+        self._gradients = gradients
         self._scale, self._rotation = scale, rotation
         self._audits: list[OptimizerAudit] = []
         self._clock: float | None = None
@@ -85,6 +92,15 @@ class Collector:
         if not self._losses and (isinstance(loss, float) or _is_scalar(loss)):
             self._losses.append(_scalar(loss))
 
+    def backward_ended(self) -> None:
+        """A backward ended: gradients are reduced, and not yet clipped."""
+        if self._gradients is not None:
+            self._gradients.take(self.capture)
+
+    def gradients(self) -> dict[Key, torch.Tensor]:
+        """The gradients whose digests are taken."""
+        return {} if self._gradients is None else self._gradients.tensors(self.capture)
+
     def find_state(self, step: int) -> None:
         """Digest the state that the step before left, as it is found now."""
         for audit in self._audits:
@@ -113,6 +129,8 @@ class Collector:
             self.find_state(step)
         found, self._found = self._found, None
         assert found is not None
+        if self._gradients is not None:
+            found = joined((found, self._gradients.of_step(self.capture, stepped=stepped)))
         now = time.time()
         seconds, self._clock = None if self._clock is None else now - self._clock, now
         if seconds is not None:

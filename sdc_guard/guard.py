@@ -29,6 +29,7 @@ from .recorder import Recorder
 from .safely import Safely
 from .signals.capture import CaptureRequest
 from .signals.flat_shards import flat_parts
+from .signals.gradient_digests import GradientDigests
 from .signals.gradients import GradientCapture
 from .signals.layers import reducing_groups, trained_by
 from .signals.limits import AT_THE_STEP, CAPTURING, PIPELINE, capturing, limits
@@ -169,14 +170,17 @@ class Guard:
         ranks.meet(policy, wait=self._consequences.blocking)
         self._compactor = Compactor(self.run)
         on_segment = self._compactor.segment_published if self._place.rank == 0 else None
-        size = room(len(self._place.parameters), budget=digest_budget)
+        size = room(len(self._place.parameters), budget=digest_budget, gradients=digest_gradients)
         self._writer = Writer(self.run, self._place.rank, self.health, on_segment, size)
         self._recorder = Recorder(self._writer, self._place.attempt, self._consequences.notice)
         self._checkpoints = Checkpoints(
             self.run, self._recorder, self._writer, warn=policy != "record"
         )
         self._scale = LossScale(scaler)
-        self._collector = Collector(self._optimizers, self._scale, Rotation(digest_budget))
+        gradients = GradientDigests() if digest_gradients else None
+        self._collector = Collector(
+            self._optimizers, self._scale, Rotation(digest_budget), gradients
+        )
         self._pending = PendingEvidence(self._recorder, self._collector, self._leave_out)
         self._found: list[Alert] = []  # by checks, before the step that is open is applied
         self._checks = Checks((), self.health)
@@ -420,6 +424,9 @@ class Guard:
             self._scale.backward_ended()
             if self._look_again_if_changed():
                 self._capture.measure_now()
+            self._collector.backward_ended()
+            if self._request:
+                self._request.keep(self.run, self._step, "before", self._collector.gradients())
             self._checks.backward_ended(self._step)
             self._hooks.backward_ended()
 

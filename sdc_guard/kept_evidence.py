@@ -36,16 +36,17 @@ class Place:
         self.scope, self.copies = scope, copies
 
 
-def room(layers: int, *, budget: float | None = 0.0) -> int:
+def room(layers: int, *, budget: float | None = 0.0, gradients: bool = False) -> int:
     """Bytes of a ring that holds what is not yet published.
 
     Args:
         layers: that are measured.
         budget: percent of a step's time for digests; of a large one, as of None, each step may
             have those of all parameters and both moments, twice.
+        gradients: whether each step has those of all gradients.
     """
     many = budget is None or budget > _SMALL_BUDGET
-    per_layer = _PER_LAYER + (6 * _PER_DIGEST if many else 0)
+    per_layer = _PER_LAYER + _PER_DIGEST * ((6 if many else 0) + gradients)
     return 2 * _STEPS * (per_layer * layers + _PER_STEP)
 
 
