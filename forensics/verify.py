@@ -120,7 +120,7 @@ class Verifier:
         Both replays must agree.
         """
         with RunReader(first_replay) as reader:
-            numbers = {layer.name: layer.id for layer in reader.run_file.layers}
+            numbers = {layer.name: layer.id for layer in reader.run_file.named}
         phase, differing = found.first_tensors
         keys = tuple((item.kind, numbers[item.name]) for item in differing[:MOST_TENSORS])
         capture = CaptureRequest(found.step, phase, keys)

@@ -13,6 +13,7 @@ from .detect.carried import Key
 from .digest.reference import stack_rows
 from .evidence import AfterStep, BeforeStep, Gradients, HostCopy
 from .signals.batch import batch_digest, tensors_of
+from .signals.buffers import CarriedBuffers
 from .signals.gradient_digests import GradientDigests
 from .signals.gradients import GradientCapture, Measured
 from .signals.optimizer_audit import OptimizerAudit
@@ -46,6 +47,7 @@ class Collector:
     ) -> None:
         self._optimizers = optimizers
         self._gradients = gradients
+        self._buffers: CarriedBuffers | None = None
         self._scale, self._rotation = scale, rotation
         self._audits: list[OptimizerAudit] = []
         self._clock: float | None = None
@@ -59,7 +61,11 @@ class Collector:
         self.urgent = False  # to be judged at once
 
     def watch(
-        self, capture: GradientCapture, state: CarriedState, audits: list[OptimizerAudit]
+        self,
+        capture: GradientCapture,
+        state: CarriedState,
+        audits: list[OptimizerAudit],
+        buffers: CarriedBuffers | None = None,
     ) -> None:
         """Set what is watched: once more when parameters were added or replaced.
 
@@ -67,9 +73,23 @@ class Collector:
             capture: of the gradients.
             state: whose digests are carried from step to step.
             audits: of the optimizers' invariants.
+            buffers: whose digests are taken beside those of the state.
         """
+        self.remove()
+        self._buffers = buffers
         self.capture, self.state, self._audits = capture, state, audits
         self._carried = [key for key in self._carried if key in state.sizes()]
+
+    def remove(self) -> None:
+        """Remove the hook on the model."""
+        if self._buffers is not None:
+            self._buffers.remove()
+
+    def whole_tensor(self, key: Key) -> torch.Tensor | None:
+        """A digested tensor as it was found, if this rank holds everything of it."""
+        if self._buffers is not None and (changed := self._buffers.changed_tensor(key)) is not None:
+            return changed
+        return self.state.whole_tensor(key)
 
     def observe(self, loss: Any, batch: Any) -> None:
         """Take a loss, a scalar tensor or number, and a batch."""
@@ -129,6 +149,9 @@ class Collector:
             self.find_state(step)
         found, self._found = self._found, None
         assert found is not None
+        if self._buffers is not None:
+            found = joined((found, self._buffers.before()))
+            self.urgent = self.urgent or self._buffers.urgent
         if self._gradients is not None:
             found = joined((found, self._gradients.of_step(self.capture, stepped=stepped)))
         now = time.time()
@@ -171,6 +194,8 @@ class Collector:
         carried = self._carried
         digests = self._digest(self.state.tensors(carried)) if carried else NO_DIGESTS
         self._left = digests
+        if self._buffers is not None:
+            digests = joined((digests, self._buffers.after()))
         losses = None if shadow is None else HostCopy(shadow.losses)
         batch = None if shadow is None or shadow.batch is None else HostCopy(shadow.batch)
         audits = tuple(

@@ -27,6 +27,7 @@ from .options import Policy, check, check_cadences, group_sizes, listed
 from .pending import PendingEvidence
 from .recorder import Recorder
 from .safely import Safely
+from .signals.buffers import CarriedBuffers
 from .signals.capture import CaptureRequest
 from .signals.flat_shards import flat_parts
 from .signals.gradient_digests import GradientDigests
@@ -164,13 +165,19 @@ class Guard:
             self._shadow,
             shadow_every,
             digest_budget,
+            digest_buffers=digest_buffers,
         )
         ranks = self._place.ranks
         self._consequences = Consequences(policy, on_alert, self._optimizers, ranks, self.health)
         ranks.meet(policy, wait=self._consequences.blocking)
         self._compactor = Compactor(self.run)
         on_segment = self._compactor.segment_published if self._place.rank == 0 else None
-        size = room(len(self._place.parameters), budget=digest_budget, gradients=digest_gradients)
+        size = room(
+            len(self._place.parameters),
+            budget=digest_budget,
+            gradients=digest_gradients,
+            buffers=len(self._place.buffers),
+        )
         self._writer = Writer(self.run, self._place.rank, self.health, on_segment, size)
         self._recorder = Recorder(self._writer, self._place.attempt, self._consequences.notice)
         self._checkpoints = Checkpoints(
@@ -293,6 +300,7 @@ class Guard:
         self._closed = True
         self._hooks.remove()
         self._capture.remove()
+        self._collector.remove()
         if self._place.owner == os.getpid():
             self._checks.close()
         self._consequences.step_ended()
@@ -424,7 +432,8 @@ class Guard:
             self._scale.backward_ended()
             if self._look_again_if_changed():
                 self._capture.measure_now()
-            self._collector.backward_ended()
+            if not self._too_early:
+                self._collector.backward_ended()
             if self._request:
                 self._request.keep(self.run, self._step, "before", self._collector.gradients())
             self._checks.backward_ended(self._step)
@@ -464,6 +473,8 @@ class Guard:
         owned = [pair for pair in self._place.parameters if id(pair[1]) in optimized]
         groups = reducing_groups(self._model)
         flat = flat_parts(self._model)
+        held = self._place.buffers
+        buffers = CarriedBuffers(held, self._model, self.health.trouble) if held else None
         self._reduces = bool(groups)
         self._watched = group_sizes(self._optimizers)
         self._capture = GradientCapture(
@@ -482,6 +493,8 @@ class Guard:
             self._capture.placements,
             groups[0] if groups else self._place.world_size,
             reduces=self._reduces,
+            buffers=[buffer.layer for buffer in held],
+            buffers_on_devices=buffers.on_devices() if buffers else (),
         )
         state = CarriedState(
             self._place.parameters, self._optimizers, self._place.written_by_forward, flat
@@ -489,7 +502,7 @@ class Guard:
         every = self._invariants_every
         watched = [] if every is None else self._optimizers
         audits = [OptimizerAudit(owned, optimizer, every=every or 1) for optimizer in watched]
-        self._collector.watch(self._capture, state, audits)
+        self._collector.watch(self._capture, state, audits, buffers)
 
     def _look_again_if_changed(self) -> bool:
         unfrozen = self._capture.hook_new()

@@ -36,7 +36,9 @@ class Place:
         self.scope, self.copies = scope, copies
 
 
-def room(layers: int, *, budget: float | None = 0.0, gradients: bool = False) -> int:
+def room(
+    layers: int, *, budget: float | None = 0.0, gradients: bool = False, buffers: int = 0
+) -> int:
     """Bytes of a ring that holds what is not yet published.
 
     Args:
@@ -44,10 +46,11 @@ def room(layers: int, *, budget: float | None = 0.0, gradients: bool = False) ->
         budget: percent of a step's time for digests; of a large one, as of None, each step may
             have those of all parameters and both moments, twice.
         gradients: whether each step has those of all gradients.
+        buffers: whose digests each step has twice.
     """
     many = budget is None or budget > _SMALL_BUDGET
     per_layer = _PER_LAYER + _PER_DIGEST * ((6 if many else 0) + gradients)
-    return 2 * _STEPS * (per_layer * layers + _PER_STEP)
+    return 2 * _STEPS * (per_layer * layers + 2 * _PER_DIGEST * buffers + _PER_STEP)
 
 
 def before_frame(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +73,8 @@ class Recorder:
         replicas: int,
         *,
         reduces: bool,
+        buffers: Sequence[Layer] = (),
+        buffers_on_devices: Collection[int] = (),
     ) -> None:
         """Set the layers whose measures come, in their order.
 
@@ -82,10 +84,14 @@ class Recorder:
             placements: of their gradients on this rank.
             replicas: ranks among which plain gradients are reduced.
             reduces: whether they are known to be, by DistributedDataParallel.
+            buffers: that are digested.
+            buffers_on_devices: numbers of those of which it is not known yet whether the forward
+                writes to them.
         """
-        self._writer.make_room(room(len(named)))
-        self._foreign.watch({layer.id for layer in named} - {layer.id for layer in layers})
-        self._names = {layer.id: layer.name for layer in named}
+        self._writer.make_room(room(len(named), buffers=len(buffers)))
+        trained = {layer.id for layer in layers}
+        self._foreign.watch({layer.id for layer in named} - trained | set(buffers_on_devices))
+        self._names = {layer.id: layer.name for layer in (*named, *buffers)}
         self._order = np.array([layer.id for layer in layers], dtype=np.int32)
         self._numel = np.array([layer.numel for layer in layers], dtype=np.int64)
         self._held = Held(placements)
