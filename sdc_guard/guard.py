@@ -35,6 +35,7 @@ from .signals.gradients import GradientCapture
 from .signals.layers import reducing_groups, trained_by
 from .signals.limits import AT_THE_STEP, CAPTURING, PIPELINE, capturing, limits
 from .signals.optimizer_audit import OptimizerAudit
+from .signals.overlap import Overlap
 from .signals.pipeline import stage_numbers
 from .signals.rotation import Rotation
 from .signals.scaling import LossScale
@@ -84,11 +85,18 @@ class Guard:
             alone proves all changes between steps in the step where they happen.
         invariants_every: steps in which each element of Adam's state, and how far it moved its
             parameter, is once compared with what Adam's arithmetic can do; None for never.
-        overlap_digests: whether the digests of the state are taken by a thread of their own while
-            forward and backward run. It costs less where a core is free, and leaves the moments
-            right after a step and right before the next one unwatched.
-        digest_buffers: whether the model's buffers are digested like its parameters.
-        digest_gradients: whether the digest of each gradient is recorded at each step.
+        overlap_digests: whether a thread of its own helps to digest what a step left, at once, and
+            digests alone what the next one finds, towards the end of the backward; where torch
+            leaves no core free, nothing changes. What happens to a tensor between that reading
+            and the step is then not seen: a few percent of the time between two steps (more
+            with clipping by norms or gradients that are reduced long after the backward). On a
+            CUDA device that reading is on a stream of its own, from three quarters of the
+            backward on, and only for steps of one backward.
+        digest_buffers: whether the model's buffers are digested, all of them after each step.
+            Those that the forward writes to (averages of batch norms) are compared when the
+            first forward after the step begins, the others at the next step.
+        digest_gradients: whether the digest of each gradient is recorded at each step, as its norm
+            is: reduced, before clipping. It is taken once a backward.
         replicas_every: steps from one comparison of what several ranks hold alike to the next;
             None for never.
         audit: the loss of a micro-batch as the training computes it, the very tensor whose
@@ -185,8 +193,10 @@ class Guard:
         )
         self._scale = LossScale(scaler)
         gradients = GradientDigests() if digest_gradients else None
+        # FSDP1 points a parameter at gathered memory during a forward, and frees that
+        overlap = Overlap() if overlap_digests and not flat_parts(model) else None
         self._collector = Collector(
-            self._optimizers, self._scale, Rotation(digest_budget), gradients
+            self._optimizers, self._scale, Rotation(digest_budget), gradients, overlap
         )
         self._pending = PendingEvidence(self._recorder, self._collector, self._leave_out)
         self._found: list[Alert] = []  # by checks, before the step that is open is applied
@@ -310,6 +320,8 @@ class Guard:
             return
         with self._safely("closing"):
             self._drain(wait=True)
+            if (watched := self._collector.watched) is not None:
+                self._recorder.event(self._step, "overlap", json.dumps({"watched": watched}))
             self._recorder.event(self._step, "end", json.dumps({"next_step": self._step}))
             self._writer.close()
             self._compactor.wait()
@@ -424,6 +436,7 @@ class Guard:
             return
         with self._safely(_RECORDING):
             self._settle()
+            self._collector.backward_begins()
 
     def _backward_ended(self) -> None:
         if not self._mine():
