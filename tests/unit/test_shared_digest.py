@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import threading
 import time
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,3 +116,19 @@ def test_a_forked_process_has_a_thread_of_its_own() -> None:
     process.join(60)
     assert process.exitcode == 0
     assert found.get()
+
+
+def test_what_is_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def slowly(tensors: list[torch.Tensor], **options: Any) -> torch.Tensor:
+        begun.set()
+        time.sleep(0.1)
+        return digest_rows(tensors, **options)
+
+    monkeypatch.setattr(shared_digest, "digest_rows", slowly)
+    job = SharedDigest([torch.ones(4)], [0]).submit(time.monotonic())
+    begun.wait()
+    job.cancel()
+    assert job.done
+    assert job.read[0, 1] > 0
