@@ -170,6 +170,8 @@ class Collector:
             stepped: whether optimizers have done it already.
             applied: False if an exception ended it before that.
         """
+        if self._found is None and stepped and not skipped:
+            self._found = NO_DIGESTS  # looking for it failed, and by now it is another one
         if self._found is None:
             self.find_state(step)
         found, self._found = self._found, None

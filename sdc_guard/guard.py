@@ -194,7 +194,8 @@ class Guard:
         self._scale = LossScale(scaler)
         gradients = GradientDigests() if digest_gradients else None
         # FSDP1 points a parameter at gathered memory during a forward, and frees that
-        overlap = Overlap() if overlap_digests and not flat_parts(model) else None
+        beside = overlap_digests and not flat_parts(model)
+        overlap = Overlap(self.health.trouble) if beside else None
         self._collector = Collector(
             self._optimizers, self._scale, Rotation(digest_budget), gradients, overlap
         )

@@ -217,6 +217,7 @@ class Recorder:
 
     def after_step(self, evidence: AfterStep) -> None:
         """Record what a step left behind."""
+        self._left_behind = None  # what an earlier step left is nothing to be compared with now
         table = self._carried(evidence.digests.keys, evidence.digest_rows)
         self._write_digests(evidence.step, "after", table, kept=evidence.kept)
         self._left_behind = table

@@ -35,9 +35,14 @@ Tensors = dict[Key, torch.Tensor]
 
 
 class Overlap:
-    """When what is digested, and by whom."""
+    """When what is digested, and by whom.
 
-    def __init__(self) -> None:
+    Args:
+        trouble: called with a place and an exception for what goes wrong in the second thread.
+    """
+
+    def __init__(self, trouble: Callable[[str, BaseException], None]) -> None:
+        self._trouble = trouble
         self._job: tuple[tuple[Key, ...], SharedDigest] | None = None
         self._left: SharedDigest | None = None
         self._stream = SecondStream()
@@ -72,7 +77,7 @@ class Overlap:
         """
         self.cancel()
         if self._left is not None:
-            self._left.finish()  # a core that others use as well may have kept the thread waiting
+            self._finish(self._left)  # others may use the core, and have kept the thread waiting
         self._backward_began = time.monotonic()
         if backwards + 1 < self._expected or not self._rest:
             return
@@ -107,9 +112,10 @@ class Overlap:
         """
         self._expected = backwards
         job, self._job = self._job, None
-        if self._left is not None:
-            self._left.finish()
-            self._took.append(self._left.seconds)
+        left, self._left = self._left, None
+        if left is not None:
+            self._finish(left)
+            self._took.append(left.seconds)
         if self._backward_began is not None:
             self._rest.append(time.monotonic() - self._backward_began)
             self._backward_began = None
@@ -117,13 +123,13 @@ class Overlap:
             queued = self._stream.end(tensors)
             return queued if backwards == 1 else None
         keys, shared = job
-        rows = torch.from_numpy(shared.finish())
+        rows = self._finish(shared)
         self._took.append(shared.seconds)
         self.took = shared.seconds
-        if keys != tuple(tensors):
+        if rows is None or keys != tuple(tensors):
             return None
-        if self._left is not None:
-            self._learn_share(self._left, shared, tensors)
+        if left is not None:
+            self._learn_share(left, shared, tensors)
         return PendingDigests(keys, rows)
 
     @property
@@ -141,6 +147,13 @@ class Overlap:
         between = np.average(found.read[:, 0] - left.read[:, 1], weights=sizes)
         self._shares += float(between) / (time.monotonic() - self._ended)
         self._steps += 1
+
+    def _finish(self, job: SharedDigest) -> torch.Tensor | None:
+        try:
+            return torch.from_numpy(job.finish())
+        except Exception as error:  # noqa: BLE001 - because the state is digested again then
+            self._trouble("digesting beside the training", error)
+            return None
 
     def cancel(self) -> None:
         """Have nothing read any more."""

@@ -33,7 +33,7 @@ def _slow_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors are read one by one and slowly: what is written meanwhile is hit in the middle."""
 
     def slowly(tensors: list[torch.Tensor], **options: Any) -> torch.Tensor:
-        time.sleep(0.002)
+        time.sleep(0.001)
         return digest_rows(tensors, **options)
 
     monkeypatch.setattr(shared_digest, "_PIECE", 1)
@@ -223,3 +223,55 @@ def test_without_a_free_core_nothing_changes(
     same_bits(model, twin)
     sound(guard)
     assert rows(tmp_path, "SELECT count(*) FROM events WHERE kind = 'overlap'") == [(0,)]
+
+
+@pytest.mark.parametrize("how_many", [1, 2, 7])
+def test_a_reading_that_fails_costs_a_comparison_and_nothing_else(
+    how_many: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, twin = net(), net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    guard = attach(model, optimizer, tmp_path, digest_budget=None, overlap_digests=True)
+    train(model, optimizer, batches(4), guard)
+    failures = [RuntimeError("broken on purpose")] * how_many
+
+    def broken(tensors: list[torch.Tensor], **options: Any) -> torch.Tensor:
+        if failures:
+            raise failures.pop()
+        return digest_rows(tensors, **options)
+
+    monkeypatch.setattr(shared_digest, "_PIECE", 1)
+    monkeypatch.setattr(shared_digest, "digest_rows", broken)
+    train(model, optimizer, batches(8, seed=2), guard)
+    guard.close()
+    train(twin, torch.optim.AdamW(twin.parameters()), [*batches(4), *batches(8, seed=2)])
+    same_bits(model, twin)
+    assert not failures
+    assert guard.health.errors > 0
+    assert guard.health.alerts == {}
+    assert rows(tmp_path, "SELECT count(*) > 100 FROM digests WHERE step > 8") == [(True,)]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_state_that_was_not_found_before_the_update_is_not_looked_for_after_it(
+    beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    guard = attach(model, optimizer, tmp_path, digest_budget=None, overlap_digests=beside)
+    train(model, optimizer, batches(4), guard)
+    find = guard._collector._tensors
+    failures = [RuntimeError("broken on purpose")]
+
+    def broken() -> dict[Any, torch.Tensor]:
+        if failures:
+            raise failures.pop()
+        return find()
+
+    monkeypatch.setattr(guard._collector, "_tensors", broken)
+    if beside:  # of a backward that nobody heard of
+        monkeypatch.setattr(guard._collector, "backward_begins", lambda: None)
+    train(model, optimizer, batches(4, seed=2), guard)
+    guard.close()
+    assert guard.health.errors == 1
+    assert guard.health.alerts == {}
