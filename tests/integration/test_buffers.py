@@ -161,3 +161,19 @@ def test_a_compiled_model_is_not_broken_into_parts(
     guard.close()
     sound(guard)
     assert guard.health.alerts == {}
+
+
+def test_a_table_that_the_forward_makes_anew_now_and_then(tmp_path: Path) -> None:
+    model, optimizer, guard = start(tmp_path, digest_budget=None)
+
+    def renew(*_: object) -> None:
+        if guard.step == 4:
+            model.mask.mul_(0.5)
+        if guard.step == 7:
+            model.mask = torch.full((8,), 0.7)
+
+    model.norm.register_forward_pre_hook(renew)
+    train(model, optimizer, batches(10), guard)
+    guard.close()
+    sound(guard)
+    assert guard.health.alerts == {}
