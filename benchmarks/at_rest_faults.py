@@ -37,6 +37,7 @@ from sdc_guard.inject.bits import flip_bit
 MOMENTS = ("exp_avg", "exp_avg_sq")
 AFTER, FORWARD, BETWEEN = "after the step", "in the forward", "between the readings"
 PLACES = (AFTER, FORWARD, BETWEEN)
+ARMS = ("synchronous", "overlapped")
 WARM_UP = 5  # steps, of which the times are learned
 
 
@@ -166,6 +167,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--faults", type=int, default=500, help="of each arm and place")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
+    parser.add_argument("--places", nargs="+", choices=PLACES, default=PLACES)
     parser.add_argument("--clean", type=int, default=1000, help="steps without a fault")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -174,9 +177,9 @@ def main() -> None:
     print(
         f"{'arm':<14}{'fault':<22}{'found':>12}{'others accused':>16}{'watched':>9}{'seconds':>9}"
     )
-    for arm in ("synchronous", "overlapped"):
+    for arm in args.arms:
         options = {"overlap_digests": arm == "overlapped"}
-        for place in PLACES:
+        for place in args.places:
             with tempfile.TemporaryDirectory(prefix="at-rest-") as folder:
                 started = time.monotonic()
                 done = faults(Path(folder), args.seed, args.faults, place, **options)
@@ -184,7 +187,7 @@ def main() -> None:
             found = f"{done.found} of {done.faults}"
             watched = "" if done.watched is None else f"{100 * done.watched:.1f} %"
             columns = f"{found:>12}{done.others:>16}{watched:>9}{seconds:>9.1f}"
-            print(f"{arm:<14}{place:<22}{columns}")
+            print(f"{arm:<14}{place:<22}{columns}", flush=True)
             for missed in done.missed[:5]:
                 print(f"    {missed}")
         with tempfile.TemporaryDirectory(prefix="at-rest-") as folder:

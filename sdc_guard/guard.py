@@ -33,7 +33,7 @@ from .signals.flat_shards import flat_parts
 from .signals.gradient_digests import GradientDigests
 from .signals.gradients import GradientCapture
 from .signals.layers import reducing_groups, trained_by
-from .signals.limits import AT_THE_STEP, CAPTURING, PIPELINE, capturing, limits
+from .signals.limits import AT_THE_STEP, CAPTURING, NOT_BESIDE, PIPELINE, capturing, limits
 from .signals.optimizer_audit import OptimizerAudit
 from .signals.overlap import Overlap
 from .signals.pipeline import stage_numbers
@@ -41,7 +41,7 @@ from .signals.rotation import Rotation
 from .signals.scaling import LossScale
 from .signals.shadow import LossFunction, ShadowPass, ShadowResult
 from .signals.state import CarriedState
-from .stepping import StepHooks
+from .stepping import StepHooks, evaluates_first
 from .store.compactor import Compactor
 from .store.sealing import seal_run
 from .store.writer import Health, Writer
@@ -193,8 +193,9 @@ class Guard:
         )
         self._scale = LossScale(scaler)
         gradients = GradientDigests() if digest_gradients else None
-        # FSDP1 points a parameter at gathered memory during a forward, and frees that
         beside = overlap_digests and not flat_parts(model)
+        if overlap_digests and not beside:
+            lines.append(NOT_BESIDE)
         overlap = Overlap(self.health.trouble) if beside else None
         self._collector = Collector(
             self._optimizers, self._scale, Rotation(digest_budget), gradients, overlap
@@ -353,7 +354,9 @@ class Guard:
             self._emitted = False
             if not self._stepped:
                 self._look_for_a_pipeline()
-            self._collector.find_state(self._step)
+            # forward and backward of a closure are still to come, and to be watched
+            if not (has_closure and evaluates_first(self._optimizers)):
+                self._collector.find_state(self._step)
             self._keep("before")
             if not later:
                 self._checks.step_begins(self._step)
