@@ -117,8 +117,11 @@ class CarriedBuffers:
         self._handle.remove()
 
     def on_devices(self) -> set[int]:
-        """Numbers of those whose digests cannot be compared here, without waiting for them."""
-        tensors = self._tensors(self._buffers)
+        """Numbers of those of which it cannot be learned here whether the forward writes to them.
+
+        Their digests would have to be waited for.
+        """
+        tensors = self._tensors(self._buffers.keys() - self._written)
         return {number for (_, number), tensor in tensors.items() if not tensor.is_cpu}
 
     def changed_tensor(self, key: Key) -> torch.Tensor | None:
