@@ -22,7 +22,9 @@ run more rounds or quiet the machine. Two times are measured:
 
 The arms: `guard` is Guard as it is by default, told loss and batch of each step; `guard,
 everything` digests all of parameters and optimizer state at each step and runs a shadow pass
-every 20; `guard, blocking` waits for each step's verdict (policy "halt"). `clip_grad_norm_` is
+every 20; `guard, every digest` does the first of these alone, and `guard, overlapped` does that
+with a second thread (overlap_digests), which needs a core that torch leaves free; `guard,
+blocking` waits for each step's verdict (policy "halt"). `clip_grad_norm_` is
 torch's with a limit that clips nothing, `norm().item() loop` a norm of each gradient as a number,
 `lightning grad_norm` what Lightning offers for logging, `histograms` 64 bins of each gradient
 and parameter, as experiment trackers log them; all of them at every step.
@@ -32,7 +34,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import inspect
 import json
 import logging
 import random
@@ -146,13 +147,19 @@ def make_arms(task: Task, folder: Path, device: torch.device, batches: list[Batc
         return made
 
     everything: dict[str, Any] = {"shadow": (batches[0], loss_fn), "shadow_every": 20}
-    if "digest_budget" in inspect.signature(Guard).parameters:
-        everything["digest_budget"] = None
+    everything["digest_budget"] = None
     arms = [
         arm(BARE),
         arm(AGAIN),
         arm("guard", run=folder / "default"),
         arm("guard, everything", run=folder / "everything", **everything),
+        arm("guard, every digest", run=folder / "whole", digest_budget=None),
+        arm(
+            "guard, overlapped",
+            run=folder / "overlapped",
+            digest_budget=None,
+            overlap_digests=True,
+        ),
         arm("guard, blocking", run=folder / "blocking", policy="halt"),
         arm("clip_grad_norm_", clip),
         arm("norm().item() loop", norms),

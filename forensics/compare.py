@@ -28,10 +28,12 @@ class StepDifference:
     Attributes:
         step: the step.
         batch, loss, lr: whether the batch's hash, the loss, the learning rate differ.
-        gradients: names of layers whose gradient measures differ.
+        gradients: names of layers whose gradient measures or digests differ.
         before, after: state that differs before and after the optimizer's update.
         scale, skipped: whether the loss scale differs, and whether the update was skipped.
         ranks: the ranks on which the earliest of these differs.
+        wrong: gradients whose digests differ, where both traces have them.
+        gradients_digested: whether both have them.
     """
 
     step: int
@@ -44,6 +46,17 @@ class StepDifference:
     scale: bool = False
     skipped: bool = False
     ranks: tuple[int, ...] = ()
+    wrong: tuple[TensorDifference, ...] = ()
+    gradients_digested: bool = False
+
+    @property
+    def first_tensors(self) -> tuple[str, tuple[TensorDifference, ...]]:
+        """The phase and the tensors that the fault hit first, as far as digests tell."""
+        if self.before:
+            return "before", self.before
+        if self.wrong and not (self.batch or self.loss):
+            return "before", self.wrong
+        return "after", self.after
 
 
 @dataclass(frozen=True)
@@ -141,7 +154,9 @@ def _first_difference(reader: TraceReader, span: dict[str, int]) -> StepDifferen
             TensorDifference(*where) for at, when, *where in digests if (at, when) == (step, phase)
         )
 
-    before, after = state("before"), state("after")
+    found, after = state("before"), state("after")
+    before = tuple(item for item in found if item.kind != "grad")
+    wrong = tuple(item for item in found if item.kind == "grad")
     # what a rank computed by itself tells more than what was reduced from all of them
     local = [rank for _, rank, scope in here if scope != "reduced"]
     earliest: Iterable[int] = (
@@ -149,6 +164,7 @@ def _first_difference(reader: TraceReader, span: dict[str, int]) -> StepDifferen
         or ranks
         or local
         or [rank for _, rank, _ in here]
+        or [item.rank for item in wrong]
         or [item.rank for item in after]
     )
     return StepDifference(
@@ -156,10 +172,12 @@ def _first_difference(reader: TraceReader, span: dict[str, int]) -> StepDifferen
         batch,
         loss,
         lr,
-        gradients=tuple(dict.fromkeys(name for name, _, _ in here)),
+        gradients=tuple(dict.fromkeys([x[0] for x in here] + [x.name for x in wrong])),
         before=before,
         after=after,
         scale=scale,
         skipped=skipped,
         ranks=tuple(sorted(set(earliest))),
+        wrong=wrong,
+        gradients_digested=bool(reader.rows(sql.GRADIENT_DIGESTS, {"step": step})[0][0]),
     )

@@ -17,13 +17,16 @@ _SAME_GRADIENT = """
         AND coalesce(l.scope, 'local') = coalesce(o.scope, 'local')
 """
 
+# What a run always digests if it digests everything; gradients and buffers are asked for apart
+STATE_ONLY: Final = "kind NOT IN ('grad', 'buffer')"
+
 # Steps of which both hold the row and what can be asked for: of a run that digests every tensor
 # at every step all digests, of one with a digest budget all gradients.
 STEPS_BOTH: Final = f"""
     WITH undigested AS (
         SELECT o.step FROM other.digests AS o JOIN other.layer_names AS m USING (layer)
         LEFT JOIN layer_names AS n USING (name) LEFT JOIN digests AS d ON {_SAME_DIGEST}
-        WHERE d.step IS NULL
+        WHERE d.step IS NULL AND o.{STATE_ONLY}
     ), unmeasured AS (
         SELECT o.step FROM other.layers AS o JOIN other.layer_names AS m USING (layer)
         LEFT JOIN layer_names AS n USING (name) LEFT JOIN layers AS l ON {_SAME_GRADIENT}
@@ -42,12 +45,12 @@ STEPS_BOTH: Final = f"""
 DIGESTS_BOTH: Final = f"""
     WITH ours AS (
         SELECT DISTINCT step, phase, kind, layer, rank FROM digests
-        WHERE step BETWEEN $first AND $last
+        WHERE step BETWEEN $first AND $last AND {STATE_ONLY}
     ), held AS (
         SELECT o.step, o.phase, count(*) AS theirs, count(d.step) AS shared
         FROM other.digests AS o JOIN other.layer_names AS m USING (layer)
         LEFT JOIN layer_names AS n USING (name) LEFT JOIN ours AS d ON {_SAME_DIGEST}
-        WHERE o.step BETWEEN $first AND $last GROUP BY o.step, o.phase
+        WHERE o.step BETWEEN $first AND $last AND o.{STATE_ONLY} GROUP BY o.step, o.phase
     ), counted AS (
         SELECT step, phase, count(*) AS own FROM ours GROUP BY step, phase
     )
@@ -56,9 +59,9 @@ DIGESTS_BOTH: Final = f"""
     FROM held FULL JOIN counted USING (step, phase)
 """
 
-STATE: Final = """
+STATE: Final = f"""
     SELECT count(DISTINCT (kind, layer, rank)) FROM other.digests
-    WHERE step BETWEEN $first AND $last
+    WHERE step BETWEEN $first AND $last AND {STATE_ONLY}
 """
 
 # IS DISTINCT FROM, because NaN and NULL on both sides are equal here. The loss scale and whether
@@ -108,4 +111,10 @@ NOT_RESTORED: Final = """
         AND NOT EXISTS (SELECT 1 FROM events WHERE kind = 'refresh' AND step = $first)
         AND NOT EXISTS (SELECT 1 FROM other.events WHERE kind = 'refresh' AND step = $first)
     ORDER BY o.rank, n.layer, o.kind
+"""
+
+# Whether both digested gradients at a step
+GRADIENT_DIGESTS: Final = """
+    SELECT EXISTS (SELECT 1 FROM digests WHERE step = $step AND kind = 'grad')
+        AND EXISTS (SELECT 1 FROM other.digests WHERE step = $step AND kind = 'grad')
 """

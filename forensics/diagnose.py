@@ -78,7 +78,7 @@ def classify(found: StepDifference, tensors: int, known: Known | None = None) ->
             return Diagnosis("activation", "batch and state were equal, the loss was not")
         return _undetermined("the batch was equal, the loss was not", known, "activation")
     if found.gradients:
-        text = f"the loss was equal, the gradients of {len(found.gradients)} layers were not"
+        text = _gradients(found)
         return (
             Diagnosis("gradient", text) if known.before else _undetermined(text, known, "gradient")
         )
@@ -86,12 +86,22 @@ def classify(found: StepDifference, tensors: int, known: Known | None = None) ->
         text = "one of the two skipped the update, with equal loss and gradients"
         return Diagnosis("resume", text)
     if found.after:
-        text = "the gradients at the end of the backward were equal, "
+        exactly = " bit for bit" if found.gradients_digested else ""
+        text = f"the gradients at the end of the backward were equal{exactly}, "
         text = f"{text}{len(found.after)} tensors after the update were not"
         if known.before:
             return Diagnosis("optimizer update", text)
         return _undetermined(text, Known(left=False))
     return Diagnosis("unknown", "only the recorded rows differ")
+
+
+def _gradients(found: StepDifference) -> str:
+    count = len(found.gradients)
+    names = ", ".join(found.gradients[:3]) + (", ..." if count > 3 else "")
+    what = (
+        "the gradient of one layer was" if count == 1 else f"the gradients of {count} layers were"
+    )
+    return f"the loss was equal, {what} not: {names}"
 
 
 def _undetermined(text: str, known: Known, *classes: Class) -> Diagnosis:

@@ -59,7 +59,7 @@ def locate(
         step, phase: the moment at which the tensor differs.
         difference: the tensor.
     """
-    layer = next(x for x in replayed.run_file.layers if x.name == difference.name)
+    layer = next(x for x in replayed.run_file.named if x.name == difference.name)
     key = {
         "step": step,
         "phase": phase,

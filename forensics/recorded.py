@@ -29,7 +29,7 @@ def from_trace(reader: TraceReader) -> Result | None:
     if not found:
         return None
     step = found[0].step
-    dtypes = {layer.name: layer.dtype for layer in reader.run_file.layers}
+    dtypes = {layer.name: layer.dtype for layer in reader.run_file.named}
     solved = {
         (kind, name): _change(detail) for kind, name, detail in reader.rows(_ALERTS, {"step": step})
     }

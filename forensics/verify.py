@@ -120,10 +120,10 @@ class Verifier:
         Both replays must agree.
         """
         with RunReader(first_replay) as reader:
-            numbers = {layer.name: layer.id for layer in reader.run_file.layers}
-        differing = (found.before or found.after)[:MOST_TENSORS]
-        keys = tuple((item.kind, numbers[item.name]) for item in differing)
-        capture = CaptureRequest(found.step, "before" if found.before else "after", keys)
+            numbers = {layer.name: layer.id for layer in reader.run_file.named}
+        phase, differing = found.first_tensors
+        keys = tuple((item.kind, numbers[item.name]) for item in differing[:MOST_TENSORS])
+        capture = CaptureRequest(found.step, phase, keys)
         origin = earlier or start
         second = self._replay("replay-2", origin, found.step, capture)
         if origin is not start:
@@ -162,10 +162,12 @@ class Verifier:
         )
 
     def _locate(self, found: StepDifference, second: Path) -> list[LocatedTensor]:
-        phase = "before" if found.before else "after"
-        differing = (found.before or found.after)[:MOST_TENSORS]
+        phase, differing = found.first_tensors
         with self._original() as original, RunReader(second) as replayed:
-            return [locate(original, replayed, found.step, phase, item) for item in differing]
+            return [
+                locate(original, replayed, found.step, phase, item)
+                for item in differing[:MOST_TENSORS]
+            ]
 
     def _verdict(self, diagnosis: Diagnosis, second: Path) -> tuple[str, str]:
         if diagnosis.kind == "batch":

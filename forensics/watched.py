@@ -12,22 +12,27 @@ from sdc_guard.store.lineage import lineage
 from sdc_guard.store.trace_reader import TraceReader
 
 from .chain import LINKS, refreshes
+from .compare_sql import STATE_ONLY
 
 _STEPS = """
     SELECT step, any_value(attempt), count(DISTINCT rank) FROM steps GROUP BY step
 """
 
 # per step: ranks that digested before it and after it, and tensors before it and after it
-_DIGESTS = """
+_DIGESTS = f"""
     SELECT step, any_value(attempt), count(*) FILTER (phase = 'before'),
         count(*) FILTER (phase = 'after'), coalesce(sum(n) FILTER (phase = 'before'), 0)::BIGINT,
         coalesce(sum(n) FILTER (phase = 'after'), 0)::BIGINT
-    FROM (SELECT attempt, step, phase, rank, count(*) AS n FROM digests GROUP BY ALL)
+    FROM (
+        SELECT attempt, step, phase, rank, count(*) AS n FROM digests WHERE {STATE_ONLY}
+        GROUP BY ALL
+    )
     GROUP BY step
 """
 
-_FIRST_SEEN = """
-    SELECT min(step) FROM digests WHERE phase = 'after' GROUP BY rank, kind, layer ORDER BY 1
+_FIRST_SEEN = f"""
+    SELECT min(step) FROM digests WHERE phase = 'after' AND {STATE_ONLY}
+    GROUP BY rank, kind, layer ORDER BY 1
 """
 
 
@@ -72,7 +77,9 @@ class Watch:
         self._steps = _steps(reader)
         self._seen = [row[0] for row in reader.rows(_FIRST_SEEN)]
         self._saved = [row[0] for row in reader.rows("SELECT DISTINCT step FROM checkpoints")]
-        kinds = reader.rows("SELECT count(DISTINCT (rank, kind)) FROM digests")[0][0]
+        kinds = reader.rows(f"SELECT count(DISTINCT (rank, kind)) FROM digests WHERE {STATE_ONLY}")[
+            0
+        ][0]
         self._most = kinds * len(reader.run_file.layers)
 
     def lost(self, upto: int) -> list[int]:
@@ -140,7 +147,8 @@ def _compared(reader: TraceReader, attempts: set[int]) -> dict[int, int]:
     columns = "found.step, count(DISTINCT (found.rank, found.kind, found.layer))"
     chosen = ", ".join(map(str, sorted(attempts)))
     which = f"(found.attempt IN ({chosen}) OR gone.attempt IN ({chosen}))"
-    return dict(reader.rows(f"SELECT {columns} {LINKS} AND {which} GROUP BY found.step"))
+    wanted = f"{which} AND found.{STATE_ONLY}"
+    return dict(reader.rows(f"SELECT {columns} {LINKS} AND {wanted} GROUP BY found.step"))
 
 
 def _most_ranks(rows: Iterable[list[Any]]) -> dict[int, int]:

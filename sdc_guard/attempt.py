@@ -15,6 +15,7 @@ import torch
 from .detect.alert import Alert
 from .errors import RunNotFound
 from .ranks import Ranks
+from .signals.buffers import Buffer, model_buffers
 from .signals.environment import differences, environment_fingerprint
 from .signals.layers import model_layers, written_by_forward
 from .signals.placement import placement
@@ -42,6 +43,7 @@ class Place:
         inherited: an alert if the state resumed from is under a proven incident already.
         owner: process id; a fork that inherits the hooks must not write into this run.
         written_by_forward: ids of parameters that the model's forward writes to.
+        buffers: the model's, if they are digested.
     """
 
     ranks: Ranks
@@ -51,6 +53,7 @@ class Place:
     inherited: Alert | None
     owner: int
     written_by_forward: set[int]
+    buffers: list[Buffer]
 
     @property
     def rank(self) -> int:
@@ -77,6 +80,8 @@ def register_attempt(
     shadow: ShadowPass | None,
     shadow_every: int,
     digest_budget: float | None,
+    *,
+    digest_buffers: bool = False,
 ) -> Place:
     """Add this start to run.json, on rank 0, and learn of it on the other ranks.
 
@@ -88,9 +93,11 @@ def register_attempt(
     ranks = Ranks(run)
     found = model_layers(model)
     layers = [layer for layer, _ in found]
+    held = model_buffers(model) if digest_buffers else []
+    buffers = [buffer.layer for buffer in held]
 
     def start() -> RunFile:
-        now = _extend(_read(run), run, layers, ranks.world_size)
+        now = _extend(_read(run), run, ranks.world_size).with_layers(layers, buffers)
         now = replace(
             now,
             resume=resume or now.resume,
@@ -102,7 +109,7 @@ def register_attempt(
         now.write(run)
         return now
 
-    now = ranks.add_layers(ranks.from_rank_0(start), layers)
+    now = ranks.add_layers(ranks.from_rank_0(start), layers, buffers)
     *earlier, attempt = now.attempts
     if ranks.rank == 0 and earlier and first_step <= earlier[0].first_step:
         _log.warning(
@@ -120,6 +127,7 @@ def register_attempt(
         inherited=_inherited(run, first_step) if earlier else None,
         owner=os.getpid(),
         written_by_forward=written,
+        buffers=_numbered_buffers(held, now),
     )
 
 
@@ -135,9 +143,13 @@ def with_layers_of(place: Place, model: torch.nn.Module) -> Place:
     now = place.ranks.newest()
     if place.rank == 0:
         merge_layers(now.layers, layers)  # for its check
-    now = place.ranks.add_layers(now, layers)
+    held = model_buffers(model) if place.buffers else []
+    now = place.ranks.add_layers(now, layers, [buffer.layer for buffer in held])
     return replace(
-        place, parameters=_numbered(found, now), written_by_forward=written_by_forward(model)
+        place,
+        parameters=_numbered(found, now),
+        written_by_forward=written_by_forward(model),
+        buffers=_numbered_buffers(held, now),
     )
 
 
@@ -148,6 +160,11 @@ def _numbered(
     return [(numbers[layer.name], parameter) for layer, parameter in found]
 
 
+def _numbered_buffers(found: list[Buffer], run_file: RunFile) -> list[Buffer]:
+    numbers = {layer.name: layer for layer in run_file.buffers}
+    return [replace(buffer, layer=numbers[buffer.layer.name]) for buffer in found]
+
+
 def _read(run: Path) -> RunFile | None:
     try:
         return RunFile.read(run)
@@ -155,11 +172,11 @@ def _read(run: Path) -> RunFile | None:
         return None
 
 
-def _extend(before: RunFile | None, run: Path, layers: list[Layer], world_size: int) -> RunFile:
+def _extend(before: RunFile | None, run: Path, world_size: int) -> RunFile:
     if before is None:
         run.mkdir(parents=True, exist_ok=True)
-        return RunFile(name=run.name, world_size=world_size, layers=tuple(layers))
-    return replace(before, world_size=world_size, layers=merge_layers(before.layers, layers))
+        return RunFile(name=run.name, world_size=world_size, layers=())
+    return replace(before, world_size=world_size)
 
 
 def _events(earlier: list[Attempt], attempt: Attempt) -> list[tuple[str, str]]:

@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from .detect.carried import Key
+from .detect.carried import DigestTable, Key, changed
+from .digest import Place
 from .digest.reference import stack_rows
-from .evidence import AfterStep, BeforeStep, Gradients, HostCopy
+from .evidence import AfterStep, BeforeStep, Gradients, HostCopy, ThreadRows
 from .signals.batch import batch_digest, tensors_of
+from .signals.buffers import CarriedBuffers
+from .signals.gradient_digests import GradientDigests
 from .signals.gradients import GradientCapture, Measured
 from .signals.optimizer_audit import OptimizerAudit
+from .signals.overlap import Overlap
 from .signals.rotation import Rotation
 from .signals.scaling import LossScale
 from .signals.shadow import ShadowResult
-from .signals.state import NO_DIGESTS, CarriedState, PendingDigests, digest_state
+from .signals.state import NO_DIGESTS, CarriedState, PendingDigests, digest_state, joined
 
 _NO_ROWS = HostCopy(NO_DIGESTS.rows)
 
@@ -30,15 +34,24 @@ class Collector:
         optimizers: of one guard.
         scale: of the loss.
         rotation: which digests of the state are taken.
+        gradients: takes the digests of gradients, if they are asked for.
+        overlap: takes those of the state beside the training, if that is asked for.
     """
 
     capture: GradientCapture
     state: CarriedState
 
     def __init__(
-        self, optimizers: list[torch.optim.Optimizer], scale: LossScale, rotation: Rotation
+        self,
+        optimizers: list[torch.optim.Optimizer],
+        scale: LossScale,
+        rotation: Rotation,
+        gradients: GradientDigests | None = None,
+        overlap: Overlap | None = None,
     ) -> None:
         self._optimizers = optimizers
+        self._gradients, self._overlap = gradients, overlap
+        self._buffers: CarriedBuffers | None = None
         self._scale, self._rotation = scale, rotation
         self._audits: list[OptimizerAudit] = []
         self._clock: float | None = None
@@ -52,7 +65,11 @@ class Collector:
         self.urgent = False  # to be judged at once
 
     def watch(
-        self, capture: GradientCapture, state: CarriedState, audits: list[OptimizerAudit]
+        self,
+        capture: GradientCapture,
+        state: CarriedState,
+        audits: list[OptimizerAudit],
+        buffers: CarriedBuffers | None = None,
     ) -> None:
         """Set what is watched: once more when parameters were added or replaced.
 
@@ -60,9 +77,26 @@ class Collector:
             capture: of the gradients.
             state: whose digests are carried from step to step.
             audits: of the optimizers' invariants.
+            buffers: whose digests are taken beside those of the state.
         """
+        self.remove()
+        self._buffers = buffers
+        capture.most_is_done = self._most_is_done if self._overlap is not None else None
         self.capture, self.state, self._audits = capture, state, audits
         self._carried = [key for key in self._carried if key in state.sizes()]
+
+    def remove(self) -> None:
+        """Remove the hook on the model, and have nothing read any more."""
+        if self._overlap is not None:
+            self._overlap.cancel()
+        if self._buffers is not None:
+            self._buffers.remove()
+
+    def held(self, key: Key) -> tuple[torch.Tensor, Place] | None:
+        """This rank's part of a digested tensor as it was found, and where it is in the whole."""
+        if self._buffers is not None and (changed := self._buffers.changed_tensor(key)) is not None:
+            return changed, 0
+        return self.state.held(key)
 
     def observe(self, loss: Any, batch: Any) -> None:
         """Take a loss, a scalar tensor or number, and a batch."""
@@ -85,16 +119,44 @@ class Collector:
         if not self._losses and (isinstance(loss, float) or _is_scalar(loss)):
             self._losses.append(_scalar(loss))
 
+    @property
+    def watched(self) -> float | None:
+        """See `Overlap.watched`."""
+        return None if self._overlap is None else self._overlap.watched
+
+    def backward_begins(self) -> None:
+        """A backward begins: the state is at rest until the optimizer steps."""
+        if self._overlap is not None and self._found is None and self._to_digest() != []:
+            self._overlap.backward_begins(self.capture.backwards, self._tensors, self.state.offsets)
+
+    def _most_is_done(self) -> None:
+        if self._overlap is not None and self._found is None and self._to_digest() != []:
+            self._overlap.most_of_backward(
+                self.capture.backwards, self._tensors, self.state.offsets
+            )
+
+    def backward_ended(self) -> None:
+        """A backward ended: gradients are reduced, and not yet clipped."""
+        if self._gradients is not None:
+            self._gradients.take(self.capture)
+
+    def gradients(self) -> dict[Key, torch.Tensor]:
+        """The gradients whose digests are taken."""
+        return {} if self._gradients is None else self._gradients.tensors(self.capture)
+
     def find_state(self, step: int) -> None:
         """Digest the state that the step before left, as it is found now."""
         for audit in self._audits:
             audit.before(step)
-        whole = self._rotation.whole
         self.urgent = False
-        if not whole and not self._carried:
+        if self._to_digest() == []:
             self._found = NO_DIGESTS
             return
-        self._found = self._digest(self.state.tensors(None if whole else self._carried))
+        tensors = self._tensors()
+        early = None
+        if self._overlap is not None:
+            early = self._overlap.found(self.capture.backwards, tensors)
+        self._found = self._digest(tensors) if early is None else self._confirmed(early, tensors)
         # to be judged while the tensors are as they were found: it names the element then
         self.urgent = _differ(self._left, self._found)
 
@@ -109,10 +171,17 @@ class Collector:
             stepped: whether optimizers have done it already.
             applied: False if an exception ended it before that.
         """
+        if self._found is None and stepped and not skipped:
+            self._found = NO_DIGESTS  # looking for it failed, and by now it is another one
         if self._found is None:
             self.find_state(step)
         found, self._found = self._found, None
         assert found is not None
+        if self._buffers is not None:
+            found = joined((found, self._buffers.before()))
+            self.urgent = self.urgent or self._buffers.urgent
+        if self._gradients is not None:
+            found = joined((found, self._gradients.of_step(self.capture, stepped=stepped)))
         now = time.time()
         seconds, self._clock = None if self._clock is None else now - self._clock, now
         if seconds is not None:
@@ -151,15 +220,15 @@ class Collector:
         sizes = self.state.sizes()
         self._carried = self._rotation.choose(self.state.keys, sizes)
         carried = self._carried
-        digests = self._digest(self.state.tensors(carried)) if carried else NO_DIGESTS
-        self._left = digests
+        digests, rows = self._left_digests(self.state.tensors(carried) if carried else {})
         losses = None if shadow is None else HostCopy(shadow.losses)
+        batch = None if shadow is None or shadow.batch is None else HostCopy(shadow.batch)
         audits = tuple(
             (pending, HostCopy(pending.rows))
             for audit in self._audits
             if (pending := audit.after(step)) is not None
         )
-        return AfterStep(step, digests, _rows(digests), shadow, losses, audits)
+        return AfterStep(step, digests, rows, shadow, losses, batch, audits)
 
     def notes(self) -> list[str]:
         """What the optimizers' invariants do not cover, each once."""
@@ -170,13 +239,50 @@ class Collector:
         rest = {key: tensor for key, tensor in self.state.tensors().items() if key not in held}
         return digest_state(rest, self.state.offsets)
 
+    def _to_digest(self) -> list[Key] | None:
+        """What the next step is compared by; None for everything."""
+        return None if self._rotation.whole else self._carried
+
+    def _tensors(self) -> dict[Key, torch.Tensor]:
+        return self.state.tensors(self._to_digest())
+
+    def _confirmed(self, early: PendingDigests, tensors: dict[Key, torch.Tensor]) -> PendingDigests:
+        """Take again what differs: the script may have written to it while it was read, and put
+        it back since."""
+        left = self._left
+        if early.rows.is_cpu and self._overlap is not None:
+            self._digested(tensors, self._overlap.took)
+        if left is None or not (early.rows.is_cpu and left.rows.is_cpu):
+            return early
+        tables = [DigestTable(x.keys, x.rows.numpy()) for x in (left, early)]
+        for key, _, place in changed(tables[0], tables[1]):
+            early.rows[place] = digest_state({key: tensors[key]}, self.state.offsets).rows[0]
+        return early
+
+    def _left_digests(self, tensors: dict[Key, torch.Tensor]) -> tuple[PendingDigests, HostCopy]:
+        """Of what a step left, with the copy of their rows; those of moments may come later."""
+        buffers = NO_DIGESTS if self._buffers is None else self._buffers.after()
+        job = None
+        if self._overlap is not None:
+            job = self._overlap.left(tensors, self.state.offsets)
+        if job is None:
+            self._left = self._digest(tensors)
+            digests = joined((self._left, buffers))
+            return digests, _rows(digests)
+        self._left = PendingDigests(tuple(tensors), job.rows)
+        keys = PendingDigests((*tensors, *buffers.keys), job.rows)
+        return keys, ThreadRows(job, _rows(buffers))
+
     def _digest(self, tensors: dict[Key, torch.Tensor]) -> PendingDigests:
         started = time.perf_counter()
         digests = digest_state(tensors, self.state.offsets)
         if tensors and digests.rows.device.type == "cpu":
-            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-            self._rotation.digested(len(tensors), size, time.perf_counter() - started)
+            self._digested(tensors, time.perf_counter() - started)
         return digests
+
+    def _digested(self, tensors: dict[Key, torch.Tensor], seconds: float) -> None:
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        self._rotation.digested(len(tensors), size, seconds)
 
 
 def _differ(left: PendingDigests | None, found: PendingDigests) -> bool:

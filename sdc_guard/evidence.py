@@ -14,8 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from .layer_rows import Sums
+from .signals.batch_hash import folded
 from .signals.optimizer_audit import PendingAudit
 from .signals.shadow import ShadowResult
+from .signals.shared_digest import SharedDigest
 from .signals.state import PendingDigests
 
 
@@ -45,6 +47,28 @@ class HostCopy:
     def array(self) -> NDArray[Any]:
         """The copy as an array; waits for it if it is not ready."""
         return self._host if isinstance(self._host, np.ndarray) else self.get().numpy()
+
+
+class ThreadRows(HostCopy):
+    """Digests that a second thread takes, and others that are there."""
+
+    __slots__ = ("_job", "_more")
+
+    def __init__(self, job: SharedDigest, more: HostCopy) -> None:
+        self._job, self._more = job, more
+
+    def ready(self) -> bool:
+        """Whether reading them would neither wait nor compute."""
+        return self._job.done and self._more.ready()
+
+    def get(self) -> torch.Tensor:
+        """As a tensor."""
+        return torch.from_numpy(self.array())
+
+    def array(self) -> NDArray[Any]:
+        """All of them; takes those that are missing."""
+        rows, more = self._job.finish(), self._more.array()
+        return np.concatenate([rows, more]) if len(more) else rows
 
 
 def _event_behind(stream: torch.cuda.Stream) -> torch.cuda.Event:
@@ -128,12 +152,19 @@ class AfterStep:
     digest_rows: HostCopy
     shadow: ShadowResult | None
     shadow_losses: HostCopy | None
+    shadow_batch: HostCopy | None = None
     audits: tuple[tuple[PendingAudit, HostCopy], ...] = ()
     kept: bool = False
 
+    @property
+    def shadow_hash(self) -> int | None:
+        """Of the pinned batch as it was after the passes; None without tensors."""
+        return None if self.shadow_batch is None else folded(self.shadow_batch.array().tobytes())
+
     def ready(self) -> bool:
         """Whether every copy has arrived."""
-        return _ready(self.digest_rows, self.shadow_losses, *(rows for _, rows in self.audits))
+        copies = (self.digest_rows, self.shadow_losses, self.shadow_batch)
+        return _ready(*copies, *(rows for _, rows in self.audits))
 
 
 def _ready(*copies: HostCopy | None) -> bool:

@@ -28,18 +28,21 @@ from .options import Policy, check, check_cadences, group_sizes, listed
 from .pending import PendingEvidence
 from .recorder import Recorder
 from .safely import Safely
+from .signals.buffers import CarriedBuffers
 from .signals.capture import CaptureRequest
 from .signals.flat_shards import flat_parts
+from .signals.gradient_digests import GradientDigests
 from .signals.gradients import GradientCapture
 from .signals.layers import reducing_groups, trained_by
-from .signals.limits import AT_THE_STEP, CAPTURING, PIPELINE, capturing, limits
+from .signals.limits import AT_THE_STEP, CAPTURING, NOT_BESIDE, PIPELINE, capturing, limits
 from .signals.optimizer_audit import OptimizerAudit
+from .signals.overlap import Overlap
 from .signals.pipeline import stage_numbers
 from .signals.rotation import Rotation
 from .signals.scaling import LossScale
 from .signals.shadow import LossFunction, ShadowPass, ShadowResult
 from .signals.state import CarriedState
-from .stepping import StepHooks
+from .stepping import StepHooks, evaluates_first
 from .store.compactor import Compactor
 from .store.sealing import seal_run
 from .store.writer import Health, Writer
@@ -83,11 +86,18 @@ class Guard:
             alone proves all changes between steps in the step where they happen.
         invariants_every: steps in which each element of Adam's state, and how far it moved its
             parameter, is once compared with what Adam's arithmetic can do; None for never.
-        overlap_digests: whether the digests of the state are taken by a thread of their own while
-            forward and backward run. It costs less where a core is free, and leaves the moments
-            right after a step and right before the next one unwatched.
-        digest_buffers: whether the model's buffers are digested like its parameters.
-        digest_gradients: whether the digest of each gradient is recorded at each step.
+        overlap_digests: whether a thread of its own helps to digest what a step left, at once, and
+            digests alone what the next one finds, towards the end of the backward; where torch
+            leaves no core free, nothing changes. What happens to a tensor between that reading
+            and the step is then not seen: a few percent of the time between two steps (more
+            with clipping by norms or gradients that are reduced long after the backward). On a
+            CUDA device that reading is on a stream of its own, from three quarters of the
+            backward on, and only for steps of one backward.
+        digest_buffers: whether the model's buffers are digested, all of them after each step.
+            Those that the forward writes to (averages of batch norms) are compared when the
+            first forward after the step begins, the others at the next step.
+        digest_gradients: whether the digest of each gradient is recorded at each step, as its norm
+            is: reduced, before clipping. It is taken once a backward.
         replicas_every: steps from one comparison of what several ranks hold alike to the next;
             None for never.
         audit: the loss of a micro-batch as the training computes it, the very tensor whose
@@ -167,20 +177,33 @@ class Guard:
             self._shadow,
             shadow_every,
             digest_budget,
+            digest_buffers=digest_buffers,
         )
         ranks = self._place.ranks
         self._consequences = Consequences(policy, on_alert, self._optimizers, ranks, self.health)
         ranks.meet(policy, wait=self._consequences.blocking)
         self._compactor = Compactor(self.run)
         on_segment = self._compactor.segment_published if self._place.rank == 0 else None
-        size = room(len(self._place.parameters), budget=digest_budget)
+        size = room(
+            len(self._place.parameters),
+            budget=digest_budget,
+            gradients=digest_gradients,
+            buffers=len(self._place.buffers),
+        )
         self._writer = Writer(self.run, self._place.rank, self.health, on_segment, size)
         self._recorder = Recorder(self._writer, self._place.attempt, self._notice)
         self._checkpoints = Checkpoints(
             self.run, self._recorder, self._writer, warn=policy != "record"
         )
         self._scale = LossScale(scaler)
-        self._collector = Collector(self._optimizers, self._scale, Rotation(digest_budget))
+        gradients = GradientDigests() if digest_gradients else None
+        beside = overlap_digests and not flat_parts(model)
+        if overlap_digests and not beside:
+            lines.append(NOT_BESIDE)
+        overlap = Overlap(self.health.trouble) if beside else None
+        self._collector = Collector(
+            self._optimizers, self._scale, Rotation(digest_budget), gradients, overlap
+        )
         self._pending = PendingEvidence(self._recorder, self._collector, self._leave_out)
         self._found: list[Alert] = []  # by checks, before the step that is open is applied
         self._checks = Checks((), self.health)
@@ -297,6 +320,7 @@ class Guard:
         self._closed = True
         self._hooks.remove()
         self._capture.remove()
+        self._collector.remove()
         if self._place.owner == os.getpid():
             self._checks.close()
         self._consequences.step_ended()
@@ -306,6 +330,8 @@ class Guard:
             return
         with self._safely("closing"):
             self._drain(wait=True)
+            if (watched := self._collector.watched) is not None:
+                self._recorder.event(self._step, "overlap", json.dumps({"watched": watched}))
             self._recorder.event(self._step, "end", json.dumps({"next_step": self._step}))
             self._writer.close()
             self._compactor.wait()
@@ -336,7 +362,9 @@ class Guard:
             self._emitted = False
             if not self._stepped:
                 self._look_for_a_pipeline()
-            self._collector.find_state(self._step)
+            # forward and backward of a closure are still to come, and to be watched
+            if not (has_closure and evaluates_first(self._optimizers)):
+                self._collector.find_state(self._step)
             self._keep("before")
             if not later:
                 self._checks.step_begins(self._step)
@@ -425,6 +453,7 @@ class Guard:
             return
         with self._safely(_RECORDING):
             self._settle()
+            self._collector.backward_begins()
 
     def _backward_ended(self) -> None:
         if not self._mine():
@@ -433,6 +462,10 @@ class Guard:
             self._scale.backward_ended()
             if self._look_again_if_changed():
                 self._capture.measure_now()
+            if not self._too_early:
+                self._collector.backward_ended()
+            if self._request:
+                self._request.keep(self.run, self._step, "before", self._collector.gradients())
             self._checks.backward_ended(self._step)
             self._hooks.backward_ended()
 
@@ -470,6 +503,8 @@ class Guard:
         owned = [pair for pair in self._place.parameters if id(pair[1]) in optimized]
         groups = reducing_groups(self._model)
         flat = flat_parts(self._model)
+        held = self._place.buffers
+        buffers = CarriedBuffers(held, self._model, self.health.trouble) if held else None
         self._reduces = bool(groups)
         self._watched = group_sizes(self._optimizers)
         self._capture = GradientCapture(
@@ -488,6 +523,8 @@ class Guard:
             self._capture.placements,
             groups[0] if groups else self._place.world_size,
             reduces=self._reduces,
+            buffers=[buffer.layer for buffer in held],
+            buffers_on_devices=buffers.on_devices() if buffers else (),
         )
         state = CarriedState(
             self._place.parameters, self._optimizers, self._place.written_by_forward, flat
@@ -495,7 +532,7 @@ class Guard:
         every = self._invariants_every
         watched = [] if every is None else self._optimizers
         audits = [OptimizerAudit(owned, optimizer, every=every or 1) for optimizer in watched]
-        self._collector.watch(self._capture, state, audits)
+        self._collector.watch(self._capture, state, audits, buffers)
 
     def _look_again_if_changed(self) -> bool:
         unfrozen = self._capture.hook_new()

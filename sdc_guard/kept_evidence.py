@@ -36,17 +36,21 @@ class Place:
         self.scope, self.copies = scope, copies
 
 
-def room(layers: int, *, budget: float | None = 0.0) -> int:
+def room(
+    layers: int, *, budget: float | None = 0.0, gradients: bool = False, buffers: int = 0
+) -> int:
     """Bytes of a ring that holds what is not yet published.
 
     Args:
         layers: that are measured.
         budget: percent of a step's time for digests; of a large one, as of None, each step may
             have those of all parameters and both moments, twice.
+        gradients: whether each step has those of all gradients.
+        buffers: whose digests each step has twice.
     """
     many = budget is None or budget > _SMALL_BUDGET
-    per_layer = _PER_LAYER + (6 * _PER_DIGEST if many else 0)
-    return 2 * _STEPS * (per_layer * layers + _PER_STEP)
+    per_layer = _PER_LAYER + _PER_DIGEST * ((6 if many else 0) + gradients)
+    return 2 * _STEPS * (per_layer * layers + 2 * _PER_DIGEST * buffers + _PER_STEP)
 
 
 def before_frame(
@@ -108,7 +112,7 @@ def after_frame(attempt: int, evidence: AfterStep, *, digests: bool) -> tuple[An
     shadow = None
     if evidence.shadow is not None and evidence.shadow_losses is not None:
         first, second = evidence.shadow_losses.array().tolist()
-        shadow = first, second, evidence.shadow.batch_hash, evidence.shadow.seconds
+        shadow = first, second, evidence.shadow_hash, evidence.shadow.seconds
     table = _digests(evidence) if digests else _NO_DIGESTS
     if shadow is None and not table[0]:
         return None

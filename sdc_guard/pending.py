@@ -67,7 +67,7 @@ class PendingEvidence:
             if isinstance(evidence, AfterStep):
                 self._recorder.after_step(evidence)
             else:
-                live = self._collector.state.held
+                live = self._collector.held
                 self._recorder.before_step(evidence, live, self._leave_out)
         if not self._waiting:
             self._unkept.clear()

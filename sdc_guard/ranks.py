@@ -9,15 +9,14 @@ a step left out on one rank alone would set the replicas apart for good.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from .errors import UsageError
-from .store.run_file import Layer, RunFile, merge_layers
+from .store.run_file import Layer, RunFile
 
 _ERROR = b"error: "
 _made: dict[str, int] = {}  # guards that this process made, by folder
@@ -73,13 +72,15 @@ class Ranks:
             raise UsageError(f"rank 0 could not start the run: {what}")
         return RunFile.of_text(told)
 
-    def add_layers(self, now: RunFile, layers: list[Layer]) -> RunFile:
+    def add_layers(
+        self, now: RunFile, layers: list[Layer], buffers: Sequence[Layer] = ()
+    ) -> RunFile:
         """The run with layers that only this rank holds, as in a pipeline; in run.json too."""
         while True:
-            new = [layer for layer in layers if layer.name not in _names(now)]
-            if not new:
+            known = {layer.name for layer in now.layers}
+            wider = now.with_layers([layer for layer in layers if layer.name not in known], buffers)
+            if wider == now:
                 return now
-            wider = replace(now, layers=merge_layers(now.layers, new))
             if self._swap(now, wider):
                 self._write_newest(wider)
                 return wider
@@ -170,10 +171,6 @@ class Ranks:
             if newest.to_text() == now.to_text():
                 return
             now = newest
-
-
-def _names(run_file: RunFile) -> set[str]:
-    return {layer.name for layer in run_file.layers}
 
 
 def _from_environment() -> tuple[int, int]:

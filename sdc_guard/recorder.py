@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from .detect.incidents import IncidentBook
 from .detect.invariants import InvariantSensor
 from .detect.loss_scale import LossScaleWatch
 from .detect.sensor import StepSensor
-from .detect.shadow import repeat_alert
+from .detect.shadow import ShadowWatch
 from .digest import Digest
 from .digest.reference import MASK64
 from .evidence import AfterStep, BeforeStep, HostCopy
@@ -63,6 +63,7 @@ class Recorder:
         self._left_behind: DigestTable | None = None
         self._scale = LossScaleWatch()
         self._foreign = ForeignState()
+        self._shadow = ShadowWatch()
         self.incidents = IncidentBook()
 
     def use_layers(
@@ -73,6 +74,8 @@ class Recorder:
         replicas: int,
         *,
         reduces: bool,
+        buffers: Sequence[Layer] = (),
+        buffers_on_devices: Collection[int] = (),
     ) -> None:
         """Set the layers whose measures come, in their order.
 
@@ -82,10 +85,14 @@ class Recorder:
             placements: of their gradients on this rank.
             replicas: ranks among which plain gradients are reduced.
             reduces: whether they are known to be, by DistributedDataParallel.
+            buffers: that are digested.
+            buffers_on_devices: numbers of those of which it is not known yet whether the forward
+                writes to them.
         """
-        self._writer.make_room(room(len(named)))
-        self._foreign.watch({layer.id for layer in named} - {layer.id for layer in layers})
-        self._names = {layer.id: layer.name for layer in named}
+        self._writer.make_room(room(len(named), buffers=len(buffers)))
+        trained = {layer.id for layer in layers}
+        self._foreign.watch({layer.id for layer in named} - trained | set(buffers_on_devices))
+        self._names = {layer.id: layer.name for layer in (*named, *buffers)}
         self._order = np.array([layer.id for layer in layers], dtype=np.int32)
         self._numel = np.array([layer.numel for layer in layers], dtype=np.int64)
         self._held = Held(placements)
@@ -211,6 +218,7 @@ class Recorder:
 
     def after_step(self, evidence: AfterStep) -> None:
         """Record what a step left behind."""
+        self._left_behind = None  # what an earlier step left is nothing to be compared with now
         table = self._carried(evidence.digests.keys, evidence.digest_rows)
         self._write_digests(evidence.step, "after", table, kept=evidence.kept)
         self._left_behind = table
@@ -219,17 +227,16 @@ class Recorder:
     def _judge_after(self, evidence: AfterStep) -> None:
         alerts: list[Alert] = []
         if evidence.shadow is not None and evidence.shadow_losses is not None:
-            first, second = evidence.shadow_losses.get().tolist()
+            losses, found = evidence.shadow_losses.get().tolist(), evidence.shadow_hash
             self._append(
                 "shadow",
                 evidence.step,
-                loss=first,
-                repeat_loss=second,
-                batch_hash=evidence.shadow.batch_hash,
+                loss=losses[0],
+                repeat_loss=losses[1],
+                batch_hash=found,
                 seconds=evidence.shadow.seconds,
             )
-            repeated = repeat_alert(evidence.step, first, second)
-            alerts += [repeated] if repeated else []
+            alerts += self._shadow.judge(evidence.step, evidence.shadow.batch_hash, found, losses)
         alerts += [
             alert
             for audit, rows in evidence.audits

@@ -10,6 +10,18 @@ import torch
 from torch._compile import _disable_dynamo
 
 
+def evaluates_first(optimizers: list[torch.optim.Optimizer]) -> bool:
+    """Whether these are known to call a closure before they change anything.
+
+    Torch's own do. Others may move the parameters first, to evaluate elsewhere.
+    """
+    return all(
+        type(optimizer).__module__.startswith("torch.optim.")
+        and not isinstance(optimizer, torch.optim.LBFGS)
+        for optimizer in optimizers
+    )
+
+
 class StepListener(Protocol):
     """Who is told about the steps."""
 

@@ -18,7 +18,7 @@ from .judgement import Judgement
 _TRACED = """
     SELECT kind, name, h, s1, s2
     FROM digests JOIN layer_names USING (layer)
-    WHERE phase = 'after' AND step = $step AND attempt = $attempt AND rank = 0
+    WHERE phase = 'after' AND kind <> 'buffer' AND step = $step AND attempt = $attempt AND rank = 0
 """
 
 

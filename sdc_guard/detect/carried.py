@@ -32,8 +32,9 @@ def changed(left_behind: DigestTable, found: DigestTable) -> list[tuple[Key, int
     A tensor that is only in one of them (state made at the first step, a new parameter) has
     nothing to be compared with.
     """
-    if left_behind.keys == found.keys:
-        places = np.flatnonzero((left_behind.rows != found.rows).any(axis=1))
+    count = len(left_behind.keys)
+    if left_behind.keys == found.keys[:count]:  # the usual case; what comes after is not carried
+        places = np.flatnonzero((left_behind.rows != found.rows[:count]).any(axis=1))
         return [(found.keys[place], int(place), int(place)) for place in places]
     place_of = {key: place for place, key in enumerate(left_behind.keys)}
     return [

@@ -7,9 +7,13 @@ on; what was seen at rest once is expected to stay.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from .carried import DigestTable, changed
+
+_FOREIGN: Final = ("param", "buffer")
 
 
 class ForeignState:
@@ -26,17 +30,17 @@ class ForeignState:
         return not (self._unknown or self._written)
 
     def watch(self, layers: set[int]) -> None:
-        """Add layers that no optimizer owns, by number."""
+        """Add layers that no optimizer owns, or buffers, by number."""
         self._unknown |= layers - self._known
 
     def learn(self, left_behind: DigestTable | None, found: DigestTable) -> set[int]:
         """Take in one comparison; the layers that turned out to be written to by it."""
         if not self._unknown or left_behind is None:
             return set()
-        compared = {layer for kind, layer in found.keys if kind == "param"}
-        compared &= {layer for kind, layer in left_behind.keys if kind == "param"}
+        compared = {layer for kind, layer in found.keys if kind in _FOREIGN}
+        compared &= {layer for kind, layer in left_behind.keys if kind in _FOREIGN}
         compared &= self._unknown
-        differ = {key[1] for key, _, _ in changed(left_behind, found) if key[0] == "param"}
+        differ = {key[1] for key, _, _ in changed(left_behind, found) if key[0] in _FOREIGN}
         self._unknown -= compared
         self._known |= compared
         self._written |= compared & differ
@@ -49,7 +53,7 @@ class ForeignState:
         kept = [
             place
             for place, (kind, layer) in enumerate(table.keys)
-            if kind != "param" or layer not in self._written
+            if kind not in _FOREIGN or layer not in self._written
         ]
         rows = table.rows[np.array(kept, dtype=np.intp)]
         return DigestTable(tuple(table.keys[place] for place in kept), rows)

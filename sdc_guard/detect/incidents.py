@@ -11,6 +11,8 @@ from .ladder import VERDICTS
 
 _AUDIT: Final = "step_audit"
 QUIET_STEPS: Final = 50  # a statistical incident closes after so many steps without an alert
+# proven of the guard's own batch or of a device, and not of the state that is trained and saved
+_BESIDE_THE_STATE: Final = frozenset({"shadow_batch", "known_answer"})
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,8 @@ class Incident:
         opened: step of the first alert.
         last: step of the newest alert.
         closed: step at which it closed, or None.
-        proven: whether an exact comparison is among its evidence. State that is proven to be
-            corrupt stays so: such an incident does not close by quiet.
+        proven: whether an exact comparison of what is trained is among its evidence. State that
+            is proven to be corrupt stays so: such an incident does not close by quiet.
         verdict: "undetermined" until an audit, which ran a step again, says more: see `ladder`.
         detectors: who reported, in order of first report.
         first: the first alert, as text.
@@ -84,7 +86,7 @@ class IncidentBook:
         now = replace(
             before,
             last=step,
-            proven=before.proven or any(alert.severity == "proven" for alert in alerts),
+            proven=before.proven or any(map(_convicts_the_state, alerts)),
             detectors=tuple(detectors),
             alerts=before.alerts + len(alerts),
             verdict=_verdict(before, alerts),
@@ -107,3 +109,7 @@ def _verdict(before: Incident, alerts: list[Alert]) -> str:
             verdict = said if alert.severity == "proven" or not proven else verdict
         proven = proven or alert.severity == "proven"
     return verdict
+
+
+def _convicts_the_state(alert: Alert) -> bool:
+    return alert.severity == "proven" and alert.detector not in _BESIDE_THE_STATE

@@ -1,10 +1,55 @@
-"""The shadow pass against itself: the same batch and weights, evaluated twice in a row."""
+"""The shadow pass: the pinned batch against itself, then its two losses against each other."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from .alert import Alert
+
+
+class ShadowWatch:
+    """Judges shadow passes: first what went in, and only then what came out."""
+
+    def __init__(self) -> None:
+        self._told: int | None = None
+
+    def judge(
+        self, step: int, pinned: int | None, found: int | None, losses: Sequence[float]
+    ) -> list[Alert]:
+        """The alert of one pass, if it raises any.
+
+        Args:
+            step: the step after which it ran.
+            pinned: hash of the batch when it was pinned.
+            found: hash of it right after the pass. A change is told once; the losses of another
+                batch say nothing of the model.
+            losses: of the two passes.
+        """
+        if found != pinned:
+            if found == self._told:
+                return []
+            self._told = found
+            return [input_alert(step, pinned, found)]
+        repeated = repeat_alert(step, losses[0], losses[1])
+        return [] if repeated is None else [repeated]
+
+
+def input_alert(step: int, pinned: int | None, found: int | None) -> Alert:
+    """The alert for a pinned batch that is no longer the one that was pinned.
+
+    Args:
+        step: the step after which it was seen.
+        pinned: hash of the batch when it was pinned.
+        found: its hash now.
+    """
+    text = (
+        "input differs: the pinned batch in memory is no longer the one that was pinned, so its "
+        "loss is not comparable with earlier ones; the model is not accused. Start the training "
+        "again from a checkpoint to pin it anew"
+    )
+    detail = {"text": text, "pinned": pinned, "found": found}
+    return Alert(step, "shadow_batch", None, "", 1.0, 0.0, "proven", detail)
 
 
 def repeat_alert(step: int, first: float, second: float) -> Alert | None:

@@ -119,6 +119,9 @@ class GradientCapture:
         self._first: tuple[int, weakref.ref[torch.Tensor]] | None = None
         self._under_way: weakref.ref[_EndOfBackward] | None = None
         self._engine_works = True
+        # three quarters of the backward: it comes to the last parameters first
+        self._late_row = count // 4
+        self.most_is_done: Callable[[], None] | None = None
         self._handles: dict[int, Any] = {}
         self._unhooked = list(range(count))
         self.hook_new()
@@ -275,6 +278,8 @@ class GradientCapture:
             if self._under_way is None or self._under_way() is None:
                 self._begin(row, gradient)
             self._fired[row] = _current_task()
+            if row == self._late_row and self.most_is_done is not None:
+                self.most_is_done()
             if self._is_plain[row] and gradient.is_cpu:
                 if (
                     self._read_beside

@@ -28,11 +28,7 @@ def model_layers(model: torch.nn.Module) -> list[tuple[Layer, torch.nn.Parameter
     Raises:
         UsageError: a lazy parameter has no shape yet.
     """
-    data_parallel = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, (DataParallel, DistributedDataParallel))
-    ]
+    data_parallel = data_parallel_names(model)
     stages, flat = stage_numbers(model), flat_parts(model)
     names: dict[int, list[str]] = {}
     for full_name, parameter in model.named_parameters(remove_duplicate=False):
@@ -77,6 +73,15 @@ def reducing_groups(model: torch.nn.Module) -> list[int]:
         module.process_group.size()
         for module in model.modules()
         if isinstance(module, DistributedDataParallel)
+    ]
+
+
+def data_parallel_names(model: torch.nn.Module) -> list[str]:
+    """Names of the modules that keep what they wrap as `module`."""
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, (DataParallel, DistributedDataParallel))
     ]
 
 

@@ -28,6 +28,10 @@ _FSDP1 = (
     "optimizer's step, this rank's part of them, after any clipping; fully_shard (FSDP2) is seen "
     "in full"
 )
+NOT_BESIDE = (
+    "FullyShardedDataParallel (FSDP1) points its parameters at gathered memory during a forward, "
+    "and frees that: digests are taken at the step, not beside it"
+)
 PIPELINE = (
     "a pipeline schedule divides the gradients after backward by its number of microbatches: "
     "they are read at the optimizer's step, after any clipping"

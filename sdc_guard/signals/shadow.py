@@ -30,12 +30,15 @@ class ShadowResult:
 
     Attributes:
         losses: float64 of the exact values, shape (2,), still on their device.
-        batch_hash: of the pinned batch.
+        batch_hash: of the batch when it was pinned.
+        batch: digests of it right after the two passes, int64 (tensors, 3), on their device; None
+            without tensors.
         seconds: wall time that the training thread spent on it.
     """
 
     losses: torch.Tensor
     batch_hash: int | None
+    batch: torch.Tensor | None
     seconds: float
 
 
@@ -83,7 +86,9 @@ class ShadowPass:
     def _evaluate(self, model: torch.nn.Module) -> ShadowResult:
         started = time.perf_counter()
         losses = self._losses(unwrapped(model))
-        return ShadowResult(losses, self.batch_hash, time.perf_counter() - started)
+        # after the passes: what changed it between the two is seen too
+        batch = batch_digest(self._batch)
+        return ShadowResult(losses, self.batch_hash, batch, time.perf_counter() - started)
 
     def _losses(self, model: torch.nn.Module) -> torch.Tensor:
         with torch.no_grad(), torch.compiler.set_stance("force_eager"), _no_autocast_cache():

@@ -10,6 +10,7 @@ import torch
 
 from ..detect.carried import Key
 from ..digest import Place, digest_rows
+from ..digest.reference import stack_rows
 from ..store.run_file import Layer
 from .flat_shards import FlatPart, placements
 from .placement import local, placement
@@ -141,3 +142,14 @@ def digest_state(tensors: dict[Key, torch.Tensor], offsets: Mapping[int, Place])
         return NO_DIGESTS
     places = [offsets.get(layer, 0) for _, layer in tensors]
     return PendingDigests(tuple(tensors), digest_rows(list(tensors.values()), offsets=places))
+
+
+def joined(parts: Iterable[PendingDigests]) -> PendingDigests:
+    """Digests that were taken apart as one table, without waiting for a device."""
+    held = [part for part in parts if part.keys]
+    if len(held) < 2:
+        return held[0] if held else NO_DIGESTS
+    keys = tuple(key for part in held for key in part.keys)
+    if all(part.rows.is_cpu for part in held):
+        return PendingDigests(keys, torch.cat([part.rows for part in held]))
+    return PendingDigests(keys, stack_rows([row for part in held for row in part.rows.unbind()]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from .schema import FORMAT_VERSION
 
 @dataclass(frozen=True)
 class Layer:
-    """A named parameter. `id` is its number in the tables, the same for the whole run."""
+    """A named parameter or buffer. `id` is its number in the tables, the same for the whole run."""
 
     id: int
     name: str
@@ -50,6 +51,8 @@ class RunFile:
 
     `resume` is the command by which the training script resumes, with `{ckpt}`, `{step}` and
     `{run}` to be filled in. It is shown to the reader and never run without being asked for.
+    `layers` are parameters; `buffers` those of the model, numbered with them, if their digests
+    were asked for.
     """
 
     name: str
@@ -59,10 +62,29 @@ class RunFile:
     resume: str | None = None
     shadow: dict[str, Any] | None = None
     format: int = FORMAT_VERSION
+    buffers: tuple[Layer, ...] = ()
+
+    @property
+    def named(self) -> tuple[Layer, ...]:
+        """Parameters and buffers: all that a row of the tables may be about."""
+        return self.layers + self.buffers
 
     def layer_names(self) -> dict[int, str]:
-        """Layer number to name."""
-        return {layer.id: layer.name for layer in self.layers}
+        """Number to name, of parameters and buffers."""
+        return {layer.id: layer.name for layer in self.named}
+
+    def with_layers(self, layers: Sequence[Layer], buffers: Sequence[Layer] = ()) -> RunFile:
+        """The same run with these layers and buffers too; numbers that are there stay.
+
+        Raises:
+            RunFormatError: a layer has another shape or dtype now. A buffer may.
+        """
+        merged = merge_layers(self.layers, layers, beside=self.buffers)
+        known = {buffer.name for buffer in self.buffers}
+        first = _free_number((*merged, *self.buffers))
+        new = [buffer for buffer in buffers if buffer.name not in known]
+        numbered = [replace(buffer, id=first + place) for place, buffer in enumerate(new)]
+        return replace(self, layers=merged, buffers=(*self.buffers, *numbered))
 
     def environment(self, attempt: int | None = None) -> dict[str, Any]:
         """The environment of an attempt, by default of the newest."""
@@ -75,11 +97,17 @@ class RunFile:
 
     def write(self, run: Path) -> None:
         """Replace run.json in the folder `run`, atomically."""
-        publish_text(run / "run.json", json.dumps(asdict(self), indent=1) + "\n")
+        publish_text(run / "run.json", json.dumps(self._content(), indent=1) + "\n")
 
     def to_text(self) -> str:
         """The content as one line of JSON, the same for the same content."""
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(self._content(), sort_keys=True)
+
+    def _content(self) -> dict[str, Any]:
+        content = asdict(self)
+        if not self.buffers:  # releases that do not know the key read the other runs
+            del content["buffers"]
+        return content
 
     @classmethod
     def of_text(cls, text: str | bytes) -> RunFile:
@@ -126,12 +154,15 @@ class RunFile:
                 where=str(path),
                 next_step="update SDC Guard",
             )
-        layers = tuple(
-            Layer(**{**row, "aliases": tuple(row["aliases"]), "shape": tuple(row["shape"])})
-            for row in content["layers"]
+        layers, buffers = (
+            tuple(
+                Layer(**{**row, "aliases": tuple(row["aliases"]), "shape": tuple(row["shape"])})
+                for row in rows
+            )
+            for rows in (content["layers"], content.get("buffers", ()))
         )
         attempts = tuple(Attempt(**row) for row in content["attempts"])
-        numbers = [number for layer in layers for number in (layer.id, layer.numel)]
+        numbers = [number for layer in layers + buffers for number in (layer.id, layer.numel)]
         numbers += [n for attempt in attempts for n in (attempt.attempt, attempt.first_step)]
         if not all(isinstance(number, int) for number in numbers):
             raise TypeError("a layer or an attempt has a number that is none")
@@ -141,11 +172,22 @@ class RunFile:
             for attempt in attempts
         ):
             raise TypeError("an attempt has a start or a digest budget that is no number")
-        return cls(**{**content, "layers": layers, "attempts": attempts})
+        read = {"layers": layers, "buffers": buffers, "attempts": attempts}
+        return cls(**{**content, **read})
 
 
-def merge_layers(known: tuple[Layer, ...], now: list[Layer]) -> tuple[Layer, ...]:
+def _free_number(named: Sequence[Layer]) -> int:
+    return 1 + max((layer.id for layer in named), default=-1)
+
+
+def merge_layers(
+    known: Sequence[Layer], now: Sequence[Layer], beside: Sequence[Layer] = ()
+) -> tuple[Layer, ...]:
     """Keep the numbers of layers already known by name, number the new ones after them.
+
+    Args:
+        known, now: the layers until now, and those of the model.
+        beside: what else has a number.
 
     Raises:
         RunFormatError: a name has another shape or dtype now, so this is another model.
@@ -155,7 +197,7 @@ def merge_layers(known: tuple[Layer, ...], now: list[Layer]) -> tuple[Layer, ...
     for layer in now:
         old = by_name.get(layer.name)
         if old is None:
-            merged.append(replace(layer, id=len(merged)))
+            merged.append(replace(layer, id=_free_number((*merged, *beside))))
         elif (old.shape, old.dtype) != (layer.shape, layer.dtype):
             raise RunFormatError(
                 f"the run folder holds another model: {layer.name} was {old.dtype} "

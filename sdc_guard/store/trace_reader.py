@@ -186,7 +186,7 @@ class TraceReader(ABC):
 
     def _described(self) -> dict[str, pa.Table]:
         """The tables that come from run.json."""
-        layers, attempts = self.run_file.layers, self.run_file.attempts
+        layers, attempts = self.run_file.named, self.run_file.attempts
         return {
             "layer_names": pa.table(
                 {

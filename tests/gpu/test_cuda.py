@@ -190,6 +190,31 @@ def _digests_are_those_of(run: Path, model: nn.Module, optimizer: torch.optim.Op
     assert unsigned == {key: tuple(digest) for key, digest in expected.items()}
 
 
+def test_digests_on_a_second_stream_are_those_of_the_first(tmp_path: Path) -> None:
+    data = batches(STEPS)
+    models, alerts = [], list[Alert]()
+    for name, beside in (("one", False), ("two", True)):
+        model = net()
+        optimizer = adam(model)
+        guard = Guard(
+            model, optimizer, run=tmp_path / name, digest_budget=None, policy="record",
+            on_alert=alerts.append, overlap_digests=beside, digest_buffers=True,
+            digest_gradients=True,
+        )  # fmt: skip
+        with waiting_is_an_error():
+            train(model, optimizer, data, guard)
+        assert bool(guard._collector._overlap and guard._collector._overlap._stream._streams) == (
+            beside
+        )
+        guard.close()
+        sound(guard)
+        models.append(model)
+    assert alerts == []
+    assert same_bits(models[0].state_dict(), models[1].state_dict()) > 0
+    query = "SELECT step, phase, kind, layer, h, s1, s2 FROM digests ORDER BY ALL"
+    assert rows(tmp_path / "one", query) == rows(tmp_path / "two", query)
+
+
 def test_the_host_runs_ahead_of_a_busy_device(tmp_path: Path) -> None:
     model = net()
     optimizer = adam(model)

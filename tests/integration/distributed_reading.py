@@ -30,7 +30,7 @@ class Recorded:
     Attributes:
         layers: by rank, scope, step and name of the layer.
         steps: accumulation, skipped and loss scale, by rank and step.
-        digests: of the state after each step, by rank, step, kind and name.
+        digests: of the state after each step and of gradients, by rank, step, kind and name.
         alerts: (rank, step, detector, name of the layer).
         events: (rank, step, kind, detail), without those that say what a device answered.
     """
@@ -84,7 +84,7 @@ def recorded(run: Path) -> Recorded:
         steps = reader.rows("SELECT rank, step, accumulation, skipped, loss_scale FROM steps")
         digests = reader.rows(
             "SELECT rank, step, kind, name, h, s1, s2 FROM digests"
-            " JOIN layer_names USING (layer) WHERE phase = 'after'"
+            " JOIN layer_names USING (layer) WHERE phase = 'after' OR kind = 'grad'"
         )
         alerts = reader.rows(
             "SELECT rank, step, detector, name FROM alerts"

@@ -40,7 +40,8 @@ def train(here: Here, model: nn.Module, **more: Any) -> Told:
 
 
 def fsdp2_uneven(here: Here) -> Told:
-    return train(here, sharded(Uneven()), clip=0.01, digests=True)
+    options = {"digest_gradients": True}
+    return train(here, sharded(Uneven()), clip=0.01, digests=True, options=options)
 
 
 def fsdp2_accumulation(here: Here) -> Told:

@@ -198,6 +198,9 @@ class Training:
                 own = local(parameter.grad).double() / scale
                 told["expected"]["present", step, name] = five(own, numel)
                 told["whole"][step, name] = float(whole(parameter.grad).double().norm()) / scale
+                if self.options.get("digest_gradients"):
+                    digest = digest_tensor(whole(parameter.grad))
+                    told["digests"][step, "grad", name] = tuple(digest)
         if not twin:
             return
         for name in set().union(*twin):

@@ -63,8 +63,12 @@ def train(
     fault: Fault | None = None,
     resume: Path | None = None,
     budget: float | None = None,
+    **options: Any,
 ) -> Path:
-    """Train steps 1 to `until`, or those after a checkpoint; a checkpoint every five steps."""
+    """Train steps 1 to `until`, or those after a checkpoint; a checkpoint every five steps.
+
+    The options are further ones of the guard.
+    """
     torch.manual_seed(1)
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.0)
@@ -82,11 +86,18 @@ def train(
 
     chosen = parameters[fault.name] if fault else None
     step = start
+    if chosen is not None:
+
+        def computed(gradient: torch.Tensor) -> torch.Tensor:
+            gradient = gradient.clone()
+            strike("computed gradient", step, lambda: gradient)
+            return gradient
+
+        chosen.register_hook(computed)
     # registered before the guard's, so that it strikes within the update
     optimizer.register_step_post_hook(lambda *_: strike("update", step, lambda: chosen.data))
-    with Guard(
-        model, optimizer, run=run, first_step=start + 1, policy="record", digest_budget=budget
-    ) as guard:
+    options |= {"policy": "record", "digest_budget": budget}
+    with Guard(model, optimizer, run=run, first_step=start + 1, **options) as guard:
         for step in range(start + 1, until + 1):
             strike("param", step, lambda: chosen.data)
             strike("exp_avg", step, lambda: optimizer.state[chosen]["exp_avg"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_training import EVERY, LAST, TENSORS, Fault, keep_after_and_before, thin_out, train
@@ -43,6 +44,8 @@ TRUE_CLASS = {
 class InThisProcess(Verifier):
     """A verifier whose replays train here, without starting a process for each."""
 
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the guard
+
     def _replay(
         self, name: str, start: Checkpoint, until: int, capture: CaptureRequest | None = None
     ) -> Path:
@@ -51,16 +54,16 @@ class InThisProcess(Verifier):
         asked |= {VARIABLE: capture.to_variable()} if capture else {}
         os.environ.update(asked)
         try:
-            return train(folder, until, resume=start.path)
+            return train(folder, until, resume=start.path, **self.options)
         finally:
             for variable in asked:
                 del os.environ[variable]
 
 
-def verified(run: Path, start: int, until: int = LAST) -> Result:
+def verified(run: Path, start: int, until: int = LAST, **options: Any) -> Result:
     found = {checkpoint.step: checkpoint for checkpoint in index(run)}
     command = ResumeCommand(("python", "train.py", "{ckpt}"))
-    verifier = InThisProcess(run, None, command, Session.new(run), lambda line: None)
+    verifier = InThisProcess(run, None, command, Session.new(run), lambda line: None, options)
     return verifier.verify(found[start], until, found.get(start - EVERY))
 
 

@@ -169,8 +169,18 @@ def test_setups_fsdp2_records_shards_that_add_up_to_the_gradient(
 
 def test_setups_fsdp2_digests_of_shards_add_up_to_the_digest_of_the_tensor(two: Outcome) -> None:
     told = two.told("fsdp2_uneven", 0)
-    assert len(told["digests"]) == 3 * 3 * len(NET | {"last.weight"})
+    assert len(told["digests"]) == 3 * 4 * len(NET | {"last.weight"})  # gradients too
     assert recorded(two.run("fsdp2_uneven")).sum_of_digests(range(2)) == told["digests"]
+
+
+def test_setups_ddp_digests_of_gradients_are_those_of_the_reduced_ones(two: Outcome) -> None:
+    found = recorded(two.run("ddp_default")).digests
+    told = two.told("ddp_default", 0)["digests"]
+    assert len(told) == 3 * len(NET)
+    for rank in range(2):
+        assert told == two.told("ddp_default", rank)["digests"]
+        mine = {tuple(key): tuple(x) for (of, *key), x in found.items() if of == rank}
+        assert {key: value for key, value in mine.items() if key[1] == "grad"} == told
 
 
 def test_setups_fsdp2_a_bit_that_flips_in_a_shard_is_told_by_its_rank(two: Outcome) -> None:

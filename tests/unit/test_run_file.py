@@ -136,3 +136,21 @@ def test_another_model_is_refused(now: Layer) -> None:
     with pytest.raises(RunFormatError, match="another model: a was float32") as caught:
         merge_layers((layer(0, "a"),), [now])
     assert "folder of its own" in str(caught.value)
+
+
+def test_buffers_are_numbered_with_the_layers_and_kept_apart(tmp_path: Path) -> None:
+    run = RunFile("r", 1, ()).with_layers([layer(0, "a"), layer(1, "b")], [layer(0, "mask")])
+    run = run.with_layers([layer(0, "a"), layer(1, "new")], [layer(0, "mask", (5,)), layer(1, "m")])
+    assert {item.id: item.name for item in run.layers} == {0: "a", 1: "b", 3: "new"}
+    assert {item.id: item.name for item in run.buffers} == {2: "mask", 4: "m"}
+    run.write(tmp_path)
+    assert RunFile.read(tmp_path) == run
+    with RunReader(tmp_path) as reader:
+        names = reader.rows("SELECT layer, name FROM layer_names ORDER BY layer")
+    assert names == [(0, "a"), (1, "b"), (2, "mask"), (3, "new"), (4, "m")]
+
+
+def test_a_run_without_buffers_is_as_it_was_before_they_were_known(tmp_path: Path) -> None:
+    RunFile("r", 1, (layer(0, "a"),)).write(tmp_path)
+    assert "buffers" not in json.loads((tmp_path / "run.json").read_text())
+    assert RunFile.read(tmp_path).buffers == ()

@@ -1,0 +1,179 @@
+"""Buffers beside parameters: which changes are accused, and what ordinary training does to them."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from training_parts import attach, batches, loss_of, rows, same_bits, sound, train
+
+from forensics.recorded import from_trace
+from sdc_guard import Guard, RunReader
+from sdc_guard.inject.bits import flip_bit
+
+
+class Net(nn.Module):
+    """A mask at rest, averages of a batch norm, and one that is written past the counters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+        self.register_buffer("mask", torch.ones(8))
+        self.register_buffer("average", torch.zeros(8))
+        self.register_buffer("rebound", torch.zeros(8), persistent=False)
+        self.register_buffer("missing", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.first(x)) * self.mask
+        if self.training:
+            self.average.data.mul_(0.9).add_(x.detach().mean(0))
+        self.rebound = x.detach().mean(0)
+        return self.last(x)
+
+
+NAMES = ["average", "mask", "norm.num_batches_tracked", "norm.running_mean", "norm.running_var"]
+_FOUND = """
+    SELECT step, name, detail->>'kind', (detail->>'index')::INT, detail->'bits' FROM alerts
+    JOIN layer_names USING (layer) WHERE detector = 'carried_digest' AND severity = 'proven'
+"""
+
+
+def start(run: Path, **options: object) -> tuple[Net, torch.optim.Optimizer, Guard]:
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    return model, optimizer, attach(model, optimizer, run, digest_buffers=True, **options)
+
+
+@pytest.mark.parametrize("budget", [None, 0.2])
+def test_ordinary_training_and_evaluation_accuse_nothing(
+    budget: float | None, tmp_path: Path
+) -> None:
+    model, optimizer, guard = start(tmp_path, digest_budget=budget)
+    twin = Net()
+    other = torch.optim.AdamW(twin.parameters())
+    for part in range(4):
+        train(model, optimizer, batches(3, seed=part), guard)
+        train(twin, other, batches(3, seed=part))
+        for each in (model, twin):
+            each.eval()
+            each(batches(1, seed=9)[0][0])
+            each.train()
+            if part == 2:
+                with torch.no_grad():
+                    each(batches(1, seed=8)[0][0])  # averages made anew for an evaluation
+                    each.mask.mul_(1)  # by the script, as torch sees it
+    same_bits(model, twin)
+    guard.close()
+    sound(guard)
+    assert guard.health.alerts == {}
+    kept = rows(
+        tmp_path,
+        "SELECT DISTINCT name FROM digests JOIN layer_names USING (layer)"
+        " WHERE kind = 'buffer' AND phase = 'before' AND step = 11 ORDER BY name",
+    )
+    assert [name for (name,) in kept] == sorted([*NAMES, "rebound"])
+    with RunReader(tmp_path) as reader:
+        assert not {layer.name for layer in reader.run_file.layers} & {*NAMES, "rebound"}
+        assert {layer.name for layer in reader.run_file.buffers} == {*NAMES, "rebound"}
+
+
+@pytest.mark.parametrize("name", ["norm.running_var", "average", "mask"])
+def test_a_flip_after_a_step_is_named_with_its_element_and_bit(name: str, tmp_path: Path) -> None:
+    model, optimizer, guard = start(tmp_path, digest_budget=None)
+    train(model, optimizer, batches(4), guard)
+    flip_bit(dict(model.named_buffers())[name], 5, 3)
+    train(model, optimizer, batches(3, seed=2), guard)
+    guard.close()
+    sound(guard)
+    assert rows(tmp_path, _FOUND) == [(4, name, "buffer", 5, "[3]")]
+    with RunReader(tmp_path) as reader:
+        proven = from_trace(reader)
+    assert proven is not None
+    assert (proven.first_corrupt, proven.kind) == (4, "state at rest")
+    assert [(tensor.kind, tensor.name) for tensor in proven.tensors] == [("buffer", name)]
+
+
+def test_a_flip_during_the_forward_is_seen_of_a_buffer_at_rest(tmp_path: Path) -> None:
+    model, optimizer, guard = start(tmp_path)
+    train(model, optimizer, batches(4), guard)
+    handle = model.norm.register_forward_hook(lambda *_: flip_bit(model.mask, 0, 30) and None)
+    train(model, optimizer, batches(1, seed=2), guard)
+    handle.remove()
+    train(model, optimizer, batches(2, seed=3), guard)
+    guard.close()
+    sound(guard)
+    assert rows(tmp_path, _FOUND) == [(4, "mask", "buffer", 0, "[30]")]
+
+
+def test_written_on_purpose_and_refreshed(tmp_path: Path) -> None:
+    model, optimizer, guard = start(tmp_path)
+    train(model, optimizer, batches(3), guard)
+    model.mask.data[2] = 0.5
+    model.norm.running_mean.data.zero_()
+    guard.refresh()
+    train(model, optimizer, batches(3, seed=2), guard)
+    guard.close()
+    sound(guard)
+    assert guard.health.alerts == {}
+
+
+def test_copies_of_the_model_record_nothing_and_closing_leaves_no_hook(tmp_path: Path) -> None:
+    model, optimizer, guard = start(tmp_path)
+    train(model, optimizer, batches(2), guard)
+    twin = copy.deepcopy(model)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    for each in (twin, loaded):
+        each.mask.data.zero_()
+        loss_of(each, batches(1)[0])
+    train(model, optimizer, batches(2), guard)
+    guard.refresh()  # looks at the model anew
+    assert len(model._forward_pre_hooks) == 1
+    guard.close()
+    sound(guard)
+    assert guard.health.alerts == {}
+    assert not model._forward_pre_hooks
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda model: torch.compile(model, fullgraph=True, backend="eager"),
+        lambda model: model.compile(fullgraph=True, backend="eager") or model,
+    ],
+)
+def test_a_compiled_model_is_not_broken_into_parts(
+    wrap: Callable[[nn.Module], nn.Module], tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters())
+    guard = attach(model, optimizer, tmp_path, digest_buffers=True)
+    compiled = wrap(model)
+    train(compiled, optimizer, batches(4), guard)
+    guard.close()
+    sound(guard)
+    assert guard.health.alerts == {}
+
+
+def test_a_table_that_the_forward_makes_anew_now_and_then(tmp_path: Path) -> None:
+    model, optimizer, guard = start(tmp_path, digest_budget=None)
+
+    def renew(*_: object) -> None:
+        if guard.step == 4:
+            model.mask.mul_(0.5)
+        if guard.step == 7:
+            model.mask = torch.full((8,), 0.7)
+
+    model.norm.register_forward_pre_hook(renew)
+    train(model, optimizer, batches(10), guard)
+    guard.close()
+    sound(guard)
+    assert guard.health.alerts == {}
