@@ -124,6 +124,19 @@ class Ranks:
         dist.all_gather_object(theirs, mine)
         return theirs.index(True) if True in theirs else None
 
+    def client(self) -> Any:
+        """A client of the key-value store for one thread of its own; None for a single rank.
+
+        A client that waits lets no other caller in. Where torch cannot make another one, it is
+        the one that all use.
+        """
+        clone = getattr(self._store, "clone", None)
+        return self._store if clone is None else clone()
+
+    def key(self, name: str) -> str:
+        """A key in the store that no other guard uses, alike on every rank."""
+        return f"{self._key}/{name}"
+
     def newest(self) -> RunFile:
         """The run as the ranks have agreed on by now."""
         if self._store is None:
