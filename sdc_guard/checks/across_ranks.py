@@ -23,7 +23,7 @@ T = TypeVar("T")
 PATIENCE: Final = 60.0  # seconds: more than ranks of one step are apart
 AT_CLOSE: Final = 2.0  # seconds in which what was begun may still end
 _SHORT: Final = 1.0  # seconds, for a rank that has been silent before
-_QUEUED: Final = 8  # jobs; a store that is so slow is no place for more
+_QUEUED: Final = 64  # jobs; a store that is so slow is no place for more
 _LEADER: Final = 0
 
 
@@ -45,6 +45,11 @@ class Exchange:
         self._mine: list[list[str]] = [[]]  # keys that this rank made, by job
         self.deadline: float | None = None
         self.silent: set[int] = set()
+
+    @property
+    def over(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and time.monotonic() > self.deadline
 
     @property
     def leads(self) -> bool:
@@ -194,6 +199,8 @@ class InBackground(Generic[T]):
     def _serve(self) -> None:
         assert self._exchange is not None
         while (job := self._jobs.get()) is not None:
+            if self._exchange.over:
+                return
             try:
                 self._exchange.next_job()
                 self._done.put(job(self._exchange))

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ..ranks import Ranks
-from ..signals.shadow import LossFunction
+from ..signals.shadow import LossFunction, ShadowPass
 from ..signals.state import CarriedState
 from .check import Check, Telling
 from .known_answer import KnownAnswer
@@ -23,6 +23,7 @@ def checks_of(
     state: Callable[[], CarriedState],
     ranks: Ranks,
     run: Path,
+    shadow: ShadowPass | None,
     *,
     replicas_every: int | None,
     audit: LossFunction | None,
@@ -35,10 +36,11 @@ def checks_of(
     Args:
         telling: takes what they find.
         state: gives what is carried from step to step as it is now.
+        shadow: its pass, if there is one.
     """
     found: list[Check] = []
     if replicas_every is not None and ranks.world_size > 1:
-        found.append(ReplicaCheck(telling, model, state, ranks, replicas_every))
+        found.append(ReplicaCheck(telling, model, state, ranks, replicas_every, shadow))
     if audit is not None:
         found.append(StepAudit(telling, model, optimizers, ranks, audit, audit_rate, ledger))
     if probe_every is not None:

@@ -8,7 +8,7 @@ comparison is no sign of a fault in hardware: nothing shows that they were ever 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ State = Literal["out", "apart", "never", "own"]
 
 INPUT: Final = "shadow batch"
 LOSS: Final = "shadow loss"
+_ORDER: Final = {"input": 0, "declared": 1, "assumed": 1, "loss": 2}
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Finding:
         how: see Unit.
         parts: those that differ.
         ranks: that were compared.
-        odd: ranks that differ from the majority; empty without one.
+        odd: ranks that were alike and differ from the majority; empty without one.
         rows: the digests of the first part by rank, int64 (3,).
     """
 
@@ -81,6 +82,10 @@ class Finding:
     ranks: tuple[int, ...]
     odd: tuple[int, ...]
     rows: Mapping[int, NDArray[np.int64]]
+
+    def with_parts(self, parts: tuple[Part, ...]) -> Finding:
+        """The same with more parts."""
+        return replace(self, parts=self.parts + parts)
 
     @property
     def pair(self) -> tuple[int, int]:
@@ -116,7 +121,7 @@ class _Memory:
     told: frozenset[int] = frozenset()
 
     def agreed(self, value: bytes, ranks: frozenset[int], *, at_once: bool) -> None:
-        """These ranks, two or more, have the same value.
+        """All that were compared, two or more, have the same value.
 
         Where nothing declares it, they must have changed alike: values of ranks' own may start
         from the same seed.
@@ -137,6 +142,7 @@ class ReplicaJudge:
 
     _units: dict[str, _Memory] = field(default_factory=dict)
     _parts: dict[tuple[str, Part], _Memory] = field(default_factory=dict)
+    _never: set[str] = field(default_factory=set)  # units of which some part was never in sync
     _out: set[int] = field(default_factory=set)
 
     def alike(self, unit: str, how: How, ranks: tuple[int, ...], value: bytes) -> None:
@@ -162,12 +168,23 @@ class ReplicaJudge:
         ranks = tuple(sorted(rows))
         before = self._units.get(unit.id, _Memory()).proven
         found: dict[tuple[State, tuple[int, ...]], list[int]] = {}
+        alike: list[tuple[_Memory, bytes]] = []
         for place, part in enumerate(unit.parts):
             values = {rank: rows[rank][place].tobytes() for rank in ranks}
             memory = self._parts.setdefault((unit.id, part), _Memory())
+            if len(set(values.values())) == 1:
+                alike.append((memory, values[ranks[0]]))
+                continue
             new = _judge_part(memory, values, before, declared=_at_once(unit.how))
             if new is not None:
                 found.setdefault(new, []).append(place)
+        if any(state in ("never", "own") for state, _ in found):
+            self._never.add(unit.id)
+        # where other parts were never in sync, a small one may be alike by chance
+        at_once = _at_once(unit.how) and unit.id not in self._never
+        for memory, value in alike:
+            memory.agreed(value, frozenset(ranks), at_once=at_once)
+            memory.told = frozenset()
         findings = []
         for (state, odd), places in found.items():
             if state in ("out", "never") and unit.how != "loss":
@@ -178,19 +195,22 @@ class ReplicaJudge:
         return findings
 
     def explained(self, findings: list[Finding]) -> list[Finding]:
-        """The findings without losses that follow from what is known: the input comes first.
+        """The findings of one step, those about the same ranks as one.
 
-        Args:
-            findings: of one step.
+        The input comes first, then the state. A loss that follows from what is known is left out.
         """
-        order = {"input": 0, "declared": 1, "assumed": 1, "loss": 2}
-        kept = []
+        joined: dict[object, Finding] = {}
+        for finding in sorted(findings, key=lambda f: _ORDER[f.how]):
+            what = finding.how if finding.how in ("input", "loss") else "state"
+            same = (what, finding.state, finding.ranks, finding.odd)
+            before = joined.get(same)
+            joined[same] = finding if before is None else before.with_parts(finding.parts)
         known = self._out | {rank for f in findings if f.how != "loss" for rank in f.odd or f.ranks}
-        for finding in sorted(findings, key=lambda f: order[f.how]):
-            ranks = finding.odd or finding.ranks
-            if finding.how != "loss" or not known.intersection(ranks):
-                kept.append(finding)
-        return kept
+        return [
+            finding
+            for finding in joined.values()
+            if finding.how != "loss" or not known.intersection(finding.odd or finding.ranks)
+        ]
 
 
 def _at_once(how: How) -> bool:
@@ -200,22 +220,15 @@ def _at_once(how: How) -> bool:
 def _judge_part(
     memory: _Memory, values: dict[int, bytes], before: frozenset[int], *, declared: bool
 ) -> tuple[State, tuple[int, ...]] | None:
-    """What is new of one part: its state, and the ranks that differ from a majority."""
-    groups = classes(values)
-    if len(groups) == 1:
-        memory.agreed(values[groups[0][0]], frozenset(values), at_once=declared)
-        memory.told = frozenset()
-        return None
-    proven = memory.proven | before
+    """What is new of one part that differs: its state, and the ranks not of a majority."""
     most = majority(values)
-    if len(most) > 1:
-        memory.agreed(values[most[0]], frozenset(most), at_once=declared)
     odd = tuple(rank for rank in values if rank not in most) if most else ()
     differ = frozenset(odd or values)
     if differ <= memory.told:
         return None
+    if not differ <= memory.proven | before:
+        memory.told = frozenset(values)  # who agrees with whom means nothing then
+        return ("never" if declared else "own"), ()
     memory.told |= differ
-    if not differ <= proven:
-        return ("never" if declared else "own"), odd
-    apart = len(values) > 2 and len(groups) == len(values)
+    apart = len(values) > 2 and len(set(values.values())) == len(values)
     return ("apart" if apart else "out"), odd

@@ -39,6 +39,9 @@ class CarriedState:
         optimizers: of one guard.
         left_out: ids of parameters that something else may write to.
         flat: parts of flat tensors, by id of the parameter.
+
+    Attributes:
+        names: of the layers, by number.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class CarriedState:
         flat: Mapping[int, FlatPart] | None = None,
     ) -> None:
         self._optimizers = optimizers
+        self.names = {layer.id: layer.name for layer, _ in parameters}
         owner = {
             id(parameter): optimizer
             for optimizer in optimizers
@@ -103,6 +107,11 @@ class CarriedState:
         """A tensor of which this rank holds everything, or None."""
         known = key in self._sizes and key[1] not in self.offsets
         return self._tensor(key) if known else None
+
+    def parameter(self, key: Key) -> torch.nn.Parameter | None:
+        """The parameter that a tensor is, or belongs to."""
+        moment = self._moments.get(key)
+        return self._carried.get(key[1]) if moment is None else moment[0]
 
     def _all(self) -> dict[Key, torch.Tensor]:
         keys: list[Key] = [("param", layer) for layer in self._carried]

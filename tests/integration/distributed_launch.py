@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("replicas", "shards", "meshes", "pipeline", "troubles")
+MODULES = ("replicas", "shards", "meshes", "pipeline", "troubles", "disagreement")
 PATIENCE = 100.0  # seconds without a scenario that ends: a hang, and not a loaded machine
 
 

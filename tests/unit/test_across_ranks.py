@@ -177,8 +177,8 @@ def test_a_store_that_is_gone_ends_the_thread_alone(tmp_path: Path) -> None:
 def test_more_jobs_than_are_done_are_left_out(store: Any, tmp_path: Path) -> None:
     thread: InBackground[int] = InBackground(ranks_of(store, tmp_path)[0], "name")
     go_on = threading.Event()
-    for number in range(20):
+    for number in range(76):
         thread.do(lambda _, number=number: number if go_on.wait(20) else -1)  # type: ignore[misc]
     go_on.set()
-    assert thread.close() == list(range(8))
+    assert thread.close() == list(range(64))
     assert thread.left_out == 12

@@ -92,12 +92,27 @@ def test_a_tie_names_nobody() -> None:
     assert finding.pair == (0, 2)
 
 
-def test_replicas_that_were_never_alike_are_told_so_once() -> None:
+@pytest.mark.parametrize(("how", "state"), [("declared", "never"), ("assumed", "own")])
+def test_replicas_that_were_never_alike_are_told_so_once(how: How, state: str) -> None:
     judge = ReplicaJudge()
-    assert short(judged(judge, 0, unit(), ALIKE | {2: [1, 7]})) == [("never", [1], (2,))]
-    assert judged(judge, 1, unit(), ALIKE | {2: [1, 8]}) == []
-    # a rank that had been with the majority is another matter
-    assert short(judged(judge, 2, unit(), ALIKE | {1: [4, 2], 2: [1, 8]})) == [("out", [0], (1,))]
+    assert short(judged(judge, 0, unit(how), ALIKE | {2: [1, 7]})) == [(state, [1], ())]
+    assert judged(judge, 1, unit(how), ALIKE | {2: [1, 8]}) == []
+    assert judged(judge, 2, unit(how), {0: [1, 3], 1: [1, 4], 2: [1, 4]}) == []
+
+
+def test_a_part_that_is_alike_by_chance_among_others_that_never_were_is_not_believed() -> None:
+    judge = ReplicaJudge()
+    judged(judge, 0, unit(), ALIKE | {2: [1, 7]})
+    assert short(judged(judge, 1, unit(), ALIKE | {2: [3, 8]})) == [("never", [0], ())]
+
+
+def test_a_part_that_changes_alike_is_believed_though_others_never_were_in_sync() -> None:
+    judge = ReplicaJudge()
+    for step in range(2):
+        judged(judge, step, unit(), {rank: [step, rank] for rank in range(3)})
+    assert short(judged(judge, 2, unit(), {0: [5, 0], 1: [6, 1], 2: [5, 2]})) == [
+        ("out", [0], (1,))
+    ]
 
 
 def test_all_of_them_apart_is_not_one_ranks_fault() -> None:
@@ -113,7 +128,7 @@ def test_what_is_only_assumed_must_have_changed_alike_before_it_is_believed() ->
     of = unit("assumed")
     for step in range(3):  # experts from one seed, with a learning rate of zero
         judged(judge, step, of, ALIKE)
-    assert short(judged(judge, 3, of, ALIKE | {2: [1, 7]})) == [("own", [1], (2,))]
+    assert short(judged(judge, 3, of, ALIKE | {2: [1, 7]})) == [("own", [1], ())]
     judged(judge, 4, of, {rank: [5, rank] for rank in range(3)})
     judged(judge, 5, of, {rank: [6, rank] for rank in range(3)})
     assert short(judged(judge, 6, of, {0: [7, 0], 1: [7, 1], 2: [8, 2]})) == [("out", [0], (2,))]
@@ -127,7 +142,7 @@ def test_units_that_were_alike_as_a_whole_count_for_their_parts() -> None:
         for time in range(times):
             judge.alike(how, how, (0, 1, 2), b"%d" % time)  # type: ignore[arg-type]
         found = judged(judge, 9, unit(how), ALIKE | {0: [3, 2]})  # type: ignore[arg-type]
-        assert short(found) == [(state, [0], (0,))]
+        assert short(found) == [(state, [0], () if state == "own" else (0,))]
 
 
 def test_a_rank_that_is_known_to_be_out_is_told_again_for_what_is_new_only() -> None:
