@@ -74,7 +74,8 @@ class Comparison:
                 f"{record.step}/folds", folds_of(record), range(self._world), self._weigh
             )
         )
-        outcome.silent = frozenset(exchange.silent)
+        if leads or not exchange.over:  # at the end of the training rank 0 knows who is missing
+            outcome.silent = frozenset(exchange.silent)
         if said is None:
             return outcome
         outcome.alone, outcome.shared = frozenset(said["alone"]), said["shared"]
