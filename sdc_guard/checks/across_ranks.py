@@ -23,7 +23,7 @@ T = TypeVar("T")
 PATIENCE: Final = 60.0  # seconds: more than ranks of one step are apart
 AT_CLOSE: Final = 2.0  # seconds in which what was begun may still end
 _SHORT: Final = 1.0  # seconds, for a rank that has been silent before
-_QUEUED: Final = 64  # jobs; a store that is so slow is no place for more
+_QUEUED: Final = 1000  # jobs: bounds the memory for them where the store does not answer
 _LEADER: Final = 0
 
 
@@ -148,17 +148,22 @@ class InBackground(Generic[T]):
     Args:
         ranks: this process among them.
         name: tells the jobs of one check from those of another.
+
+    Attributes:
+        waiting: jobs of which `results` has not told yet.
+        trouble: what ended the thread early, if something did.
+        left_out: jobs that were refused, because too many wait or the thread has ended.
     """
 
     def __init__(self, ranks: Ranks, name: str) -> None:
         self._jobs: queue.SimpleQueue[Callable[[Exchange], T] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[T] = queue.SimpleQueue()
-        self._waiting = 0
+        self.waiting = 0
         self._thread: threading.Thread | None = None
         store = ranks.client()
         self._exchange = None if store is None else Exchange(store, ranks.key(name), ranks.rank)
-        self.trouble: BaseException | None = None  # what ended the thread early
-        self.left_out = 0  # jobs that were refused
+        self.trouble: BaseException | None = None
+        self.left_out = 0
 
     @property
     def works(self) -> bool:
@@ -167,13 +172,13 @@ class InBackground(Generic[T]):
 
     def do(self, job: Callable[[Exchange], T]) -> None:
         """Have a job done; returns at once. It is left out if too many wait."""
-        if not self.works or self._waiting >= _QUEUED:
+        if not self.works or self.waiting >= _QUEUED:
             self.left_out += 1
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="sdc-guard-ranks", daemon=True)
             self._thread.start()
-        self._waiting += 1
+        self.waiting += 1
         self._jobs.put(job)
 
     def results(self) -> list[T]:
@@ -181,7 +186,7 @@ class InBackground(Generic[T]):
         found = []
         while not self._done.empty():
             found.append(self._done.get())
-            self._waiting -= 1
+            self.waiting -= 1
         return found
 
     def close(self, seconds: float = AT_CLOSE) -> list[T]:
@@ -266,6 +271,6 @@ class SameValue:
         """
         return [found for found in self._thread.results() if found is not None]
 
-    def close(self) -> list[Told]:
-        """End what was begun, for at most some seconds; what came of it."""
-        return [found for found in self._thread.close() if found is not None]
+    def close(self, seconds: float = AT_CLOSE) -> list[Told]:
+        """End what was begun, within `seconds`; what came of it."""
+        return [found for found in self._thread.close(seconds) if found is not None]

@@ -18,6 +18,7 @@ from ..detect.replicas import How, Part, Unit
 
 _HOW: Final[tuple[How, ...]] = ("declared", "assumed", "input", "loss")
 _SIZE: Final = 17
+PASSED: Final = b"\0"  # instead of numbers: this rank has no time for this step
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,18 @@ class Record:
     Attributes:
         step: its number.
         units: with the digests of their parts, int64 (len(parts), 3).
+        passed: whether the digests were not taken.
     """
 
     step: int
     units: tuple[tuple[Unit, NDArray[np.int64]], ...]
+    passed: bool = False
 
 
 def folds_of(record: Record) -> bytes:
     """17 bytes a unit: its id, one 64-bit number of all its digests, and how it is held."""
+    if record.passed:
+        return PASSED
     return b"".join(
         bytes.fromhex(unit.id) + _fold(rows) + bytes([_HOW.index(unit.how)])
         for unit, rows in record.units
@@ -43,6 +48,8 @@ def folds_of(record: Record) -> bytes:
 
 def read_folds(content: bytes) -> dict[str, tuple[How, bytes]]:
     """By the unit's id: how it is held, and the number as bytes."""
+    if content == PASSED:
+        return {}
     return {
         content[at : at + 8].hex(): (_HOW[content[at + 16]], content[at + 8 : at + 16])
         for at in range(0, len(content), _SIZE)

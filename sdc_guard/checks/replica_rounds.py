@@ -21,6 +21,7 @@ from ..digest.reference import MASK64
 from .across_ranks import PATIENCE, Exchange
 from .asked_values import MOST_BYTES, AskedValues, patience_until
 from .replica_messages import (
+    PASSED,
     Record,
     folds_of,
     read_folds,
@@ -110,7 +111,8 @@ class Comparison:
                 members.update(values)
             elif len(values) > 1:
                 self._judge.alike(name, how, tuple(sorted(values)), next(iter(values.values())))
-        whole, new = len(given) == self._world, not held.keys() <= self._units
+        whole = len(given) == self._world and PASSED not in given.values()
+        new = not held.keys() <= self._units
         self._units.update(held if whole else ())
         alone = [name for name, (_, values) in held.items() if len(values) == 1]
         return json.dumps(

@@ -19,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..detect.carried import Key
 from ..detect.replicas import How, Part, Unit
-from ..digest import Span
 from ..signals.state import CarriedState
 
 
@@ -60,7 +59,7 @@ def unit_id(content: str) -> str:
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
-def _part(key: Key, tensor: torch.Tensor, offset: int | Span) -> Part:
+def _part(key: Key, tensor: torch.Tensor, offset: object) -> Part:
     dtype = str(tensor.dtype).removeprefix("torch.")
     place = offset if isinstance(offset, int) else None
     return Part(key[0], key[1], tensor.numel(), dtype, place)

@@ -16,7 +16,7 @@ from ..detect.replicas import Unit
 from ..evidence import HostCopy
 from ..ranks import Ranks
 from ..signals.shadow import ShadowPass
-from ..signals.state import CarriedState, digest_state
+from ..signals.state import NO_DIGESTS, CarriedState, digest_state
 from .across_ranks import InBackground
 from .asked_values import AskedValues
 from .check import Check, Telling
@@ -26,6 +26,7 @@ from .replica_units import Units
 from .shadow_units import shadow_units
 
 _EVENT = "replicas"
+_BEHIND = 16  # records that wait: then no more digests are taken for the time being
 _NO_STORE = (
     "replicas are not compared: torch.distributed was not initialised when the Guard was made"
 )
@@ -41,11 +42,14 @@ class _Taken:
     keys: tuple[Key, ...]
     rows: HostCopy
     shadow: list[tuple[Unit, HostCopy]]
+    passed: bool = False
 
     def ready(self) -> bool:
         return self.rows.ready() and all(row.ready() for _, row in self.shadow)
 
     def record(self) -> Record:
+        if self.passed:
+            return Record(self.step, (), passed=True)
         rows = self.rows.array()
         place = {key: number for number, key in enumerate(self.keys)}
         units: list[tuple[Unit, NDArray[np.int64]]] = [
@@ -53,6 +57,11 @@ class _Taken:
         ]
         units += [(unit, row.array().reshape(1, 3)) for unit, row in self.shadow]
         return Record(self.step, tuple(units))
+
+
+def _passed(step: int) -> _Taken:
+    """No digests: earlier ones wait. The other ranks have to hear of it, they would wait."""
+    return _Taken(step, [], (), HostCopy(NO_DIGESTS.rows), [], passed=True)
 
 
 class ReplicaCheck(Check):
@@ -96,9 +105,14 @@ class ReplicaCheck(Check):
         self._asked.step_ended(step, self._tensor)
         if self._first and not self._thread.works:
             self._say(step, _NO_STORE)
-        if self._thread.works and (self._first or step % self._every == 0):
-            self._taken.append(self._take(step))
-        self._first = False
+        due, self._first = self._first or step % self._every == 0, False
+        try:
+            if due and self._thread.works:
+                behind = self._thread.waiting >= _BEHIND
+                self._taken.append(_passed(step) if behind else self._take(step))
+        except Exception:
+            self._taken.append(_passed(step))
+            raise
         while self._taken and self._taken[0].ready():
             self._send(self._taken.popleft())
         self._tell(step, self._thread.results())
