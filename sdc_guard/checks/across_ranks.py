@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 PATIENCE: Final = 60.0  # seconds: more than ranks of one step are apart
 AT_CLOSE: Final = 2.0  # seconds in which what was begun may still end
+_GRACE: Final = 2.0  # seconds, for a thread that has to stop and is behind
 _SHORT: Final = 1.0  # seconds, for a rank that has been silent before
 _QUEUED: Final = 1000  # jobs: bounds the memory for them where the store does not answer
 _LEADER: Final = 0
@@ -34,22 +35,28 @@ class Exchange:
         store: a client of the key-value store; nobody else may use it at the same time.
         key: begins all keys, alike on every rank.
         rank: of this process.
+        deadline: gives when all rounds have to end, on the clock time.monotonic(); None for never.
 
     Attributes:
-        deadline: on the clock time.monotonic(), when all rounds have to end; None for no such.
         silent: ranks that gave nothing in the newest round in which they should have.
     """
 
-    def __init__(self, store: Any, key: str, rank: int) -> None:
-        self._store, self._key, self._rank = store, key, rank
+    def __init__(
+        self,
+        store: Any,
+        key: str,
+        rank: int,
+        deadline: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self._store, self._key, self._rank, self.deadline = store, key, rank, deadline
         self._mine: list[list[str]] = [[]]  # keys that this rank made, by job
-        self.deadline: float | None = None
         self.silent: set[int] = set()
 
     @property
     def over(self) -> bool:
         """Whether the deadline has passed."""
-        return self.deadline is not None and time.monotonic() > self.deadline
+        end = self.deadline()
+        return end is not None and time.monotonic() > end
 
     @property
     def leads(self) -> bool:
@@ -132,8 +139,7 @@ class Exchange:
             return True
         end, pause = time.monotonic() + patience, 0.001
         while not self._store.check(keys):
-            now = time.monotonic()
-            if now > min(end, self.deadline or end):
+            if time.monotonic() > end or self.over:
                 return False
             time.sleep(pause)
             pause = min(1.5 * pause, 0.25)
@@ -160,15 +166,15 @@ class InBackground(Generic[T]):
         self._done: queue.SimpleQueue[T] = queue.SimpleQueue()
         self.waiting = 0
         self._thread: threading.Thread | None = None
-        store = ranks.client()
-        self._exchange = None if store is None else Exchange(store, ranks.key(name), ranks.rank)
+        self._ranks, self._key = ranks, ranks.key(name)
+        self._deadline: float | None = None
         self.trouble: BaseException | None = None
         self.left_out = 0
 
     @property
     def works(self) -> bool:
         """Whether jobs are done: there is a store, and nothing went wrong with it."""
-        return self._exchange is not None and self.trouble is None
+        return self._ranks.connected and self.trouble is None
 
     def do(self, job: Callable[[Exchange], T]) -> None:
         """Have a job done; returns at once. It is left out if too many wait."""
@@ -195,23 +201,22 @@ class InBackground(Generic[T]):
         Returns:
             as `results`.
         """
-        if self._thread is not None and self._exchange is not None:
-            self._exchange.deadline = time.monotonic() + seconds
+        if self._thread is not None:
+            self._deadline = time.monotonic() + seconds
             self._jobs.put(None)
-            self._thread.join(seconds + 2 * _SHORT)
+            self._thread.join(seconds + _GRACE)
         return self.results()
 
     def _serve(self) -> None:
-        assert self._exchange is not None
-        while (job := self._jobs.get()) is not None:
-            if self._exchange.over:
-                return
-            try:
-                self._exchange.next_job()
-                self._done.put(job(self._exchange))
-            except Exception as error:  # noqa: BLE001 - because it must not end in the thread
-                self.trouble = error
-                return
+        try:
+            # here, because to connect may take a while
+            client, rank = self._ranks.client(), self._ranks.rank
+            exchange = Exchange(client, self._key, rank, lambda: self._deadline)
+            while (job := self._jobs.get()) is not None and not exchange.over:
+                exchange.next_job()
+                self._done.put(job(exchange))
+        except Exception as error:  # noqa: BLE001 - because it must not end in the thread
+            self.trouble = error
 
 
 @dataclass(frozen=True)

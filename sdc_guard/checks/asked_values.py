@@ -1,4 +1,4 @@
-"""A tensor of one step, handed from the thread of the training to one that asks for it."""
+"""Tensors of one step, handed from the thread of the training to one that asks for them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from ..detect.carried import Key
 from ..digest.reference import words
 from ..evidence import HostCopy
 
-MOST_BYTES: Final = 4 << 20  # of a tensor that is handed over, and goes through the store
+MOST_BYTES: Final = 64 << 20  # of a tensor that is copied to host memory
+
+
+Wanted = tuple[Key, int | None]  # a tensor, and the element to give if the whole is too large
 
 
 class _Request:
-    def __init__(self, step: int, key: Key, index: int | None) -> None:
-        self.step, self.key, self.index = step, key, index
-        self.copy: HostCopy | None = None
+    def __init__(self, step: int, wanted: list[Wanted]) -> None:
+        self.step, self.wanted = step, wanted
+        self.copies: list[HostCopy | None] = [None] * len(wanted)
         self.met = threading.Event()
 
 
@@ -41,29 +44,30 @@ class AskedValues:
         if request is None or step < request.step or request.met.is_set():
             return
         try:
-            tensor = tensor_of(request.key) if step == request.step else None
-            request.copy = None if tensor is None else _copied(tensor, request.index)
+            for place, (key, index) in enumerate(request.wanted if step == request.step else ()):
+                tensor = tensor_of(key)
+                request.copies[place] = None if tensor is None else _copied(tensor, index)
         finally:
             request.met.set()
 
-    def get(self, step: int, key: Key, index: int | None, patience: Callable[[], bool]) -> bytes:
-        """The bytes of a tensor at the end of a step; called by another thread.
+    def get(self, step: int, wanted: list[Wanted], patience: Callable[[], bool]) -> list[bytes]:
+        """The bytes of tensors at the end of a step; called by another thread.
 
         Args:
             step: that has not ended yet.
-            key: which tensor.
-            index: of the one element that is wanted if the whole is too large; None for none.
+            wanted: the tensors.
             patience: whether to go on waiting.
 
         Returns:
-            nothing if the step was over, the training did not come to it, or it is too large.
+            for each its bytes; none if the step was over, the training did not come to it, or it
+            is too large.
         """
-        request = self._request = _Request(step, key, index)
+        request = self._request = _Request(step, wanted)
         try:
             while not request.met.wait(0.02):
                 if not patience():
-                    return b""
-            return b"" if request.copy is None else request.copy.array().tobytes()
+                    return [b""] * len(wanted)
+            return [b"" if copy is None else copy.array().tobytes() for copy in request.copies]
         finally:
             self._request = None
 

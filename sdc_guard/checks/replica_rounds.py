@@ -2,8 +2,8 @@
 
 1. Each rank gives one number for each unit that it holds. In sound training that is all.
 2. Where they differ, the ranks concerned give the digest of each tensor.
-3. Where that shows a tensor that differs, and was alike before, two of its ranks give the values
-   of a step that is soon to end: those of the record's own step are gone.
+3. Where that shows a tensor that differs, and was alike before, two of its ranks compare the
+   values of a step that is soon to end: those of the record's own step are gone.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from ..detect.replica_alerts import Report
-from ..detect.replica_values import compare, words_of
 from ..detect.replicas import Finding, How, ReplicaJudge
 from ..digest import Digest, solve_single
 from ..digest.reference import MASK64
 from .across_ranks import PATIENCE, Exchange
-from .asked_values import MOST_BYTES, AskedValues, patience_until
+from .asked_values import AskedValues, Wanted, patience_until
 from .replica_messages import (
     PASSED,
     Record,
@@ -30,8 +29,10 @@ from .replica_messages import (
     report_text,
     rows_of,
 )
+from .value_rounds import compare_values
 
-_WIDTHS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
+_MOST_CLASSIFIED: Final = 4  # findings of one comparison
+_WIDTHS: Final = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
 
 
 @dataclass
@@ -91,10 +92,11 @@ class Comparison:
         if found is None:
             return outcome
         reports = [read_report(one) for one in found["reports"]]
-        wanted = found["values"]
-        if wanted is not None and (leads or self._rank in wanted["ranks"]):
-            reports[0] = self._classified(exchange, reports[0], wanted)
-        outcome.reports = [one for one in reports if leads or one.reporter == self._rank]
+        outcome.reports = [
+            one
+            for one in self._classified(exchange, reports, found["values"])
+            if leads or one.reporter == self._rank
+        ]
         return outcome
 
     def _weigh(self, given: dict[int, bytes]) -> bytes:
@@ -136,29 +138,30 @@ class Comparison:
                 found += self._judge.judge(step, unit, by_rank)
         reports = [_report(finding) for finding in self._judge.explained(found)]
         reports.sort(key=lambda one: not _to_classify(one))
-        wanted = None
-        if reports and _to_classify(reports[0]):
-            # as far ahead as it took to come here, twice, because other ranks may be behind
-            ahead = 2 * max(self._asked.step - step, 0) + 2
-            wanted = {"ranks": sorted(reports[0].pair), "step": self._asked.step + ahead}
-        told = {"reports": [report_text(one) for one in reports], "values": wanted}
+        number = min(sum(map(_to_classify, reports)), _MOST_CLASSIFIED)
+        # as far ahead as it took to come here, twice, because other ranks may be behind
+        ahead = 2 * max(self._asked.step - step, 0) + 2
+        values = {"number": number, "step": self._asked.step + ahead}
+        told = {"reports": [report_text(one) for one in reports], "values": values}
         return json.dumps(told).encode()
 
-    def _classified(self, exchange: Exchange, report: Report, wanted: Any) -> Report:
-        """The report with what the values of two ranks say."""
-        part, mine = report.parts[0], None
-        if self._rank in wanted["ranks"]:
-            index = None if report.candidate is None else report.candidate - (part.offset or 0)
-            patience = patience_until(time.monotonic() + PATIENCE, lambda: exchange.deadline)
-            mine = self._asked.get(wanted["step"], (part.kind, part.layer), index, patience)
-
-        def answer(given: dict[int, bytes]) -> bytes:
-            one, other = (words_of(given.get(rank, b""), part.dtype) for rank in report.pair)
-            values = None if one is None or other is None else compare(one, other, part.dtype)
-            return json.dumps(report_text(replace(report, values=values))).encode()
-
-        said = _told(exchange.round(f"{report.step}/values", mine, wanted["ranks"], answer))
-        return report if said is None else read_report(said)
+    def _classified(
+        self, exchange: Exchange, reports: list[Report], values: dict[str, int]
+    ) -> list[Report]:
+        """The reports, the first `number` of them with what the values of `step` say."""
+        first, rest = reports[: values["number"]], reports[values["number"] :]
+        mine = [place for place, one in enumerate(first) if self._rank in one.pair]
+        wanted = [_wanted(first[place]) for place in mine]
+        patience = patience_until(time.monotonic() + PATIENCE, exchange.deadline)
+        got = self._asked.get(values["step"], wanted, patience) if mine else []
+        own = dict(zip(mine, got, strict=True))
+        for place, one in enumerate(first):
+            if place in own or exchange.leads:
+                name = f"{one.step}/{place}"
+                dtype = one.parts[0].dtype
+                found = compare_values(exchange, name, one.pair, own.get(place), dtype)
+                first[place] = replace(one, values=found)
+        return first + rest
 
 
 def _told(answer: bytes | None) -> Any:
@@ -166,10 +169,14 @@ def _told(answer: bytes | None) -> Any:
 
 
 def _to_classify(report: Report) -> bool:
+    known = report.parts[0].dtype in _WIDTHS
+    return report.state == "out" and report.how in ("declared", "assumed") and known
+
+
+def _wanted(report: Report) -> Wanted:
     part = report.parts[0]
-    size = part.numel * _WIDTHS.get(part.dtype, 0) // 8
-    small = 0 < size <= MOST_BYTES or (size > 0 and report.candidate is not None)
-    return report.state == "out" and report.how in ("declared", "assumed") and small
+    index = None if report.candidate is None else report.candidate - (part.offset or 0)
+    return (part.kind, part.layer), index
 
 
 def _report(finding: Finding) -> Report:

