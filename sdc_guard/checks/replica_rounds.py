@@ -61,12 +61,16 @@ class Comparison:
         rank: of this process.
         world: number of ranks.
         asked: gets values from the thread of the training.
+
+    Attributes:
+        awaited: step whose values are waited for; None for none.
     """
 
     def __init__(self, rank: int, world: int, asked: AskedValues) -> None:
         self._rank, self._world, self._asked = rank, world, asked
         self._judge = ReplicaJudge()
         self._units: set[str] = set()
+        self.awaited: int | None = None
 
     def __call__(self, exchange: Exchange, record: Record) -> Outcome:
         """Compare this rank's record with those of the others, which do the same."""
@@ -153,6 +157,7 @@ class Comparison:
         mine = [place for place, one in enumerate(first) if self._rank in one.pair]
         wanted = [_wanted(first[place]) for place in mine]
         patience = patience_until(time.monotonic() + PATIENCE, exchange.deadline)
+        self.awaited = values["step"] if first else None
         got = self._asked.get(values["step"], wanted, patience) if mine else []
         own = dict(zip(mine, got, strict=True))
         for place, one in enumerate(first):
@@ -161,6 +166,7 @@ class Comparison:
                 dtype = one.parts[0].dtype
                 found = compare_values(exchange, name, one.pair, own.get(place), dtype)
                 first[place] = replace(one, values=found)
+        self.awaited = None
         return first + rest
 
 

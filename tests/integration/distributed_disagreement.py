@@ -20,10 +20,11 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from sdc_guard import Guard
+from sdc_guard.checks.replicas import ReplicaCheck
 from sdc_guard.inject.injector import flip_bit
 
 Told = dict[str, Any]
-AT, EVERY, STEPS = 3, 2, 16  # the fault, the comparisons, all steps
+AT, EVERY, STEPS = 3, 2, 12  # the fault, the comparisons, all steps
 HIGH = 25  # a bit of the exponent that leaves the training finite
 
 
@@ -31,19 +32,38 @@ HIGH = 25  # a bit of the exponent that leaves the training finite
 class Disturbed(Training):
     """A training in which something happens on one rank before step AT, if there is a guard.
 
-    The steps take long enough for what is done in the background.
+    Its steps wait for what is done in the background.
     """
 
     culprit: int = 2
+    lockstep: bool = False  # for ranks that do not wait for each other by themselves
     disturb: Callable[[Training, Guard], None] = lambda *_: None
 
     def _pass(self, step: int, part: int, guard: Guard | None) -> None:
         if guard is not None:
-            time.sleep(0.02)
+            time.sleep(0.01)
+            if step > AT + AT % EVERY:
+                until_compared(guard)
             if (step, self.here.rank) == (AT, self.culprit):
                 with torch.no_grad():
                     self.disturb(self, guard)
+        if self.lockstep:
+            dist.barrier()
         super()._pass(step, part, guard)
+
+
+def until_compared(guard: Guard) -> None:
+    """Wait until it is known what came of the newest record, or which step's values are asked for.
+
+    On a machine with more to do the steps of these trainings would be over before.
+    """
+    (check,) = (one for one in guard._checks._checks if isinstance(one, ReplicaCheck))
+    end = time.monotonic() + 2
+    while time.monotonic() < end and check._thread.waiting and check._thread._done.empty():
+        awaited = check._comparison.awaited
+        if awaited is not None and awaited > check._asked.step:
+            return
+        time.sleep(0.001)
 
 
 def train(here: Here, model: nn.Module, disturb: Any = lambda *_: None, **more: Any) -> Told:
@@ -103,14 +123,14 @@ def ddp_bypassed(here: Here) -> Told:
     """The wrapper is made, and its module is called: gradients are each rank's own."""
     model = DistributedDataParallel(Net())
     inner = model.module
-    one = Disturbed(here, inner, adam(model), guarded=model, steps=6)
+    one = Disturbed(here, inner, adam(model), guarded=model, steps=6, lockstep=True)
     one.options = {"replicas_every": EVERY}
     return one()
 
 
 def experts(here: Here) -> Told:
     """Layers of the same name that start alike and are each rank's own."""
-    return train(here, Net(), steps=6)
+    return train(here, Net(), steps=6, lockstep=True)
 
 
 class Normalized(nn.Module):
@@ -135,7 +155,7 @@ def pair_of_replicas(here: Here) -> Told:
     """Two replicas, and a rank that has nothing to do with them."""
     groups = [dist.new_group([0, 1]), dist.new_group([2])]
     model = DistributedDataParallel(Net(), process_group=groups[here.rank // 2])
-    return train(here, model, flip_weight, culprit=1)
+    return train(here, model, flip_weight, culprit=1, lockstep=True)
 
 
 def one_without_a_guard(here: Here) -> Told:

@@ -169,7 +169,9 @@ def test_a_store_that_is_gone_ends_the_thread_alone(tmp_path: Path) -> None:
     server = dist.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=20), wait_for_workers=False)
     ranks = ranks_of(server, tmp_path)[1]
     thread: InBackground[Any] = InBackground(ranks, "name")
-    ranks._store = None
+    thread.do(lambda _: "connected")
+    until(lambda: thread.results() == ["connected"])
+    ranks._store = "not None"
     del server
 
     thread.do(lambda exchange: exchange.round("a", b"1", range(2), joined))
