@@ -102,10 +102,14 @@ class ReplicaCheck(Check):
 
     def step_ended(self, step: int) -> None:
         """Take a record at the cadence, and tell what came of earlier ones."""
+        due, idle = self._first or step % self._every == 0, not self._thread.waiting
+        if idle and not due and not self._taken:
+            self._asked.step = step  # nothing is asked for while no job is done
+            return
         self._asked.step_ended(step, self._tensor)
         if self._first and not self._thread.works:
             self._say(step, _NO_STORE)
-        due, self._first = self._first or step % self._every == 0, False
+        self._first = False
         try:
             if due and self._thread.works:
                 behind = self._thread.waiting >= _BEHIND
