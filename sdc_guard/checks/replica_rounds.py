@@ -31,6 +31,7 @@ from .replica_messages import (
 )
 from .value_rounds import compare_values
 
+_STATE: Final = ("declared", "assumed")  # units of the model's and the optimizer's state
 _MOST_CLASSIFIED: Final = 4  # findings of one comparison
 _WIDTHS: Final = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
 
@@ -43,8 +44,9 @@ class Outcome:
         step: of the record.
         reports: all of them on rank 0, on others their own.
         silent: ranks that gave nothing; on other ranks rank 0, if there was no answer.
-        alone: ids of units that no other rank holds.
-        shared: whether any unit is held by more than one rank; None where that is not known.
+        alone: ids of units of the state that no other rank holds.
+        shared: whether any unit of the state is held by more than one rank; None where that is
+            not known.
     """
 
     step: int
@@ -120,13 +122,14 @@ class Comparison:
         whole = len(given) == self._world and PASSED not in given.values()
         new = not held.keys() <= self._units
         self._units.update(held if whole else ())
-        alone = [name for name, (_, values) in held.items() if len(values) == 1]
+        state = {name: values for name, (how, values) in held.items() if how in _STATE}
+        alone = [name for name, values in state.items() if len(values) == 1]
         return json.dumps(
             {
                 "rows": differ,
                 "members": sorted(members),
                 "alone": alone if whole and new else [],
-                "shared": len(alone) < len(held) if whole and held else None,
+                "shared": len(alone) < len(state) if whole and state else None,
             }
         ).encode()
 
@@ -176,7 +179,7 @@ def _told(answer: bytes | None) -> Any:
 
 def _to_classify(report: Report) -> bool:
     known = report.parts[0].dtype in _WIDTHS
-    return report.state == "out" and report.how in ("declared", "assumed") and known
+    return report.state == "out" and report.how in _STATE and known
 
 
 def _wanted(report: Report) -> Wanted:
