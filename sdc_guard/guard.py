@@ -222,6 +222,7 @@ class Guard:
             lambda: self._collector.state,
             ranks,
             self.run,
+            self._shadow,
             replicas_every=replicas_every,
             audit=audit,
             audit_rate=audit_rate,
@@ -440,7 +441,8 @@ class Guard:
         with self._safely("reporting"):
             self._drain(wait=True)  # alerts are in the order of their steps
             self._found += alerts if self._hooks.open else []
-            self._recorder.report(self._step, alerts)
+            for step in sorted({alert.step for alert in alerts}):
+                self._recorder.report(step, [alert for alert in alerts if alert.step == step])
 
     def event(self, step: int, kind: str, detail: str) -> None:
         """Record an event; called by the guard's own checks."""

@@ -125,6 +125,11 @@ class Ranks:
         dist.all_gather_object(theirs, mine)
         return theirs.index(True) if True in theirs else None
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a key-value store between ranks."""
+        return self._store is not None
+
     def client(self) -> Any:
         """A client of the key-value store for one thread of its own; None for a single rank.
 

@@ -22,8 +22,9 @@ T = TypeVar("T")
 
 PATIENCE: Final = 60.0  # seconds: more than ranks of one step are apart
 AT_CLOSE: Final = 2.0  # seconds in which what was begun may still end
+_GRACE: Final = 2.0  # seconds, for a thread that has to stop and is behind
 _SHORT: Final = 1.0  # seconds, for a rank that has been silent before
-_QUEUED: Final = 8  # jobs; a store that is so slow is no place for more
+_QUEUED: Final = 1000  # jobs: bounds the memory for them where the store does not answer
 _LEADER: Final = 0
 
 
@@ -34,17 +35,28 @@ class Exchange:
         store: a client of the key-value store; nobody else may use it at the same time.
         key: begins all keys, alike on every rank.
         rank: of this process.
+        deadline: gives when all rounds have to end, on the clock time.monotonic(); None for never.
 
     Attributes:
-        deadline: on the clock time.monotonic(), when all rounds have to end; None for no such.
         silent: ranks that gave nothing in the newest round in which they should have.
     """
 
-    def __init__(self, store: Any, key: str, rank: int) -> None:
-        self._store, self._key, self._rank = store, key, rank
+    def __init__(
+        self,
+        store: Any,
+        key: str,
+        rank: int,
+        deadline: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self._store, self._key, self._rank, self.deadline = store, key, rank, deadline
         self._mine: list[list[str]] = [[]]  # keys that this rank made, by job
-        self.deadline: float | None = None
         self.silent: set[int] = set()
+
+    @property
+    def over(self) -> bool:
+        """Whether the deadline has passed."""
+        end = self.deadline()
+        return end is not None and time.monotonic() > end
 
     @property
     def leads(self) -> bool:
@@ -127,8 +139,7 @@ class Exchange:
             return True
         end, pause = time.monotonic() + patience, 0.001
         while not self._store.check(keys):
-            now = time.monotonic()
-            if now > min(end, self.deadline or end):
+            if time.monotonic() > end or self.over:
                 return False
             time.sleep(pause)
             pause = min(1.5 * pause, 0.25)
@@ -143,32 +154,37 @@ class InBackground(Generic[T]):
     Args:
         ranks: this process among them.
         name: tells the jobs of one check from those of another.
+
+    Attributes:
+        waiting: jobs of which `results` has not told yet.
+        trouble: what ended the thread early, if something did.
+        left_out: jobs that were refused, because too many wait or the thread has ended.
     """
 
     def __init__(self, ranks: Ranks, name: str) -> None:
         self._jobs: queue.SimpleQueue[Callable[[Exchange], T] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[T] = queue.SimpleQueue()
-        self._waiting = 0
+        self.waiting = 0
         self._thread: threading.Thread | None = None
-        store = ranks.client()
-        self._exchange = None if store is None else Exchange(store, ranks.key(name), ranks.rank)
-        self.trouble: BaseException | None = None  # what ended the thread early
-        self.left_out = 0  # jobs that were refused
+        self._ranks, self._key = ranks, ranks.key(name)
+        self._deadline: float | None = None
+        self.trouble: BaseException | None = None
+        self.left_out = 0
 
     @property
     def works(self) -> bool:
         """Whether jobs are done: there is a store, and nothing went wrong with it."""
-        return self._exchange is not None and self.trouble is None
+        return self._ranks.connected and self.trouble is None
 
     def do(self, job: Callable[[Exchange], T]) -> None:
         """Have a job done; returns at once. It is left out if too many wait."""
-        if not self.works or self._waiting >= _QUEUED:
+        if not self.works or self.waiting >= _QUEUED:
             self.left_out += 1
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="sdc-guard-ranks", daemon=True)
             self._thread.start()
-        self._waiting += 1
+        self.waiting += 1
         self._jobs.put(job)
 
     def results(self) -> list[T]:
@@ -176,7 +192,7 @@ class InBackground(Generic[T]):
         found = []
         while not self._done.empty():
             found.append(self._done.get())
-            self._waiting -= 1
+            self.waiting -= 1
         return found
 
     def close(self, seconds: float = AT_CLOSE) -> list[T]:
@@ -185,21 +201,22 @@ class InBackground(Generic[T]):
         Returns:
             as `results`.
         """
-        if self._thread is not None and self._exchange is not None:
-            self._exchange.deadline = time.monotonic() + seconds
+        if self._thread is not None:
+            self._deadline = time.monotonic() + seconds
             self._jobs.put(None)
-            self._thread.join(seconds + 2 * _SHORT)
+            self._thread.join(seconds + _GRACE)
         return self.results()
 
     def _serve(self) -> None:
-        assert self._exchange is not None
-        while (job := self._jobs.get()) is not None:
-            try:
-                self._exchange.next_job()
-                self._done.put(job(self._exchange))
-            except Exception as error:  # noqa: BLE001 - because it must not end in the thread
-                self.trouble = error
-                return
+        try:
+            # here, because to connect may take a while
+            client, rank = self._ranks.client(), self._ranks.rank
+            exchange = Exchange(client, self._key, rank, lambda: self._deadline)
+            while (job := self._jobs.get()) is not None and not exchange.over:
+                exchange.next_job()
+                self._done.put(job(exchange))
+        except Exception as error:  # noqa: BLE001 - because it must not end in the thread
+            self.trouble = error
 
 
 @dataclass(frozen=True)
@@ -259,6 +276,6 @@ class SameValue:
         """
         return [found for found in self._thread.results() if found is not None]
 
-    def close(self) -> list[Told]:
-        """End what was begun, for at most some seconds; what came of it."""
-        return [found for found in self._thread.close() if found is not None]
+    def close(self, seconds: float = AT_CLOSE) -> list[Told]:
+        """End what was begun, within `seconds`; what came of it."""
+        return [found for found in self._thread.close(seconds) if found is not None]

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ..ranks import Ranks
-from ..signals.shadow import LossFunction
+from ..signals.shadow import LossFunction, ShadowPass
 from ..signals.state import CarriedState
 from .audit_report import AuditReport
 from .check import Check, Telling
@@ -26,6 +26,7 @@ def checks_of(
     state: Callable[[], CarriedState],
     ranks: Ranks,
     run: Path,
+    shadow: ShadowPass | None,
     *,
     replicas_every: int | None,
     audit: LossFunction | None,
@@ -45,10 +46,11 @@ def checks_of(
         attempt: of the run.
         blocking: whether each step is judged before it is applied.
         scale: of the loss in the newest backward.
+        shadow: its pass, if there is one.
     """
     found: list[Check] = []
     if replicas_every is not None and ranks.world_size > 1:
-        found.append(ReplicaCheck(telling, model, state, ranks, replicas_every))
+        found.append(ReplicaCheck(telling, model, state, ranks, replicas_every, shadow))
     if audit is not None:
         device = device_serial(device_of(model))
         report = AuditReport(telling, ledger, device, run, ranks.rank)

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from ..detect.answers import Known
 from ..digest import digest_rows
-from ..digest.reference import K, mix64_tensor, signed64
+from ..digest.lanes import K
+from ..digest.reference import mix64_tensor, signed64
 from .probe_model import WEIGHTS, Sizes, block, shapes
 
 VERSION: Final = 1  # of the questions: answers to another version's are never compared

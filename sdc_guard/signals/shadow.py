@@ -61,13 +61,18 @@ class ShadowPass:
         batch: copied, and hashed.
         loss_fn: called as loss_fn(model, batch); returns a scalar tensor. It must use the model
             that it is given, and not draw from a generator of its own.
+
+    Attributes:
+        newest: result; None before the first.
     """
 
     def __init__(self, batch: Any, loss_fn: LossFunction) -> None:
         self._batch = pinned(batch)
         self._loss_fn = loss_fn
         self._written: set[str] | None = None
+        self.newest: ShadowResult | None = None
         # an optimizer whose step is compiled would have its hooks compiled as well
+        self._uncompiled: Callable[[torch.nn.Module], ShadowResult]
         self._uncompiled = torch.compiler.disable(self._evaluate)  # type: ignore[no-untyped-call] # torch has no types here
         digest = batch_digest(self._batch)
         self.batch_hash = None if digest is None else fold(digest)
@@ -80,8 +85,12 @@ class ShadowPass:
             ParameterWritten: the forward wrote to a parameter that it had not written to before.
             Exception: whatever the loss function raises.
         """
-        result: ShadowResult = self._uncompiled(model)
+        self.newest = result = self._uncompiled(model)
         return result
+
+    def digest(self) -> torch.Tensor | None:
+        """The digests of the pinned batch as it is now; see `batch_digest`."""
+        return batch_digest(self._batch)
 
     def _evaluate(self, model: torch.nn.Module) -> ShadowResult:
         started = time.perf_counter()

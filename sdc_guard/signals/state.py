@@ -43,6 +43,9 @@ class CarriedState:
         optimizers: of one guard.
         left_out: ids of parameters that something else may write to.
         flat: parts of flat tensors, by id of the parameter.
+
+    Attributes:
+        names: of the layers, by number.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class CarriedState:
         flat: Mapping[int, FlatPart] | None = None,
     ) -> None:
         self._optimizers = optimizers
+        self.names = {layer.id: layer.name for layer, _ in parameters}
         owner = {
             id(parameter): optimizer
             for optimizer in optimizers
@@ -107,6 +111,11 @@ class CarriedState:
         """This rank's part of a tensor and where it is in the whole one, or None."""
         tensor = self._tensor(key) if key in self._sizes else None
         return None if tensor is None else (tensor, self.offsets.get(key[1], 0))
+
+    def parameter(self, key: Key) -> torch.nn.Parameter | None:
+        """The parameter that a tensor is, or belongs to."""
+        moment = self._moments.get(key)
+        return self._carried.get(key[1]) if moment is None else moment[0]
 
     def _all(self) -> dict[Key, torch.Tensor]:
         keys: list[Key] = [("param", layer) for layer in self._carried]

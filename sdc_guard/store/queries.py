@@ -93,6 +93,21 @@ _CHECKPOINTS: Final = """
     SELECT step, rank, path, format, bytes, status, reason FROM checkpoints
     WHERE step BETWEEN $first AND $last ORDER BY step, rank, path
 """
+# 1.4826 times the median distance from the median estimates the standard deviation of a normal
+# distribution, and half of all values may be anything.
+_STEP_TIMES: Final = """
+    WITH own AS (
+        SELECT rank, count(*) AS steps, median(step_seconds) AS seconds FROM steps
+        WHERE step BETWEEN $first AND $last AND step_seconds > 0 AND isfinite(step_seconds)
+        GROUP BY rank
+    ), usual AS (SELECT median(seconds) AS middle FROM own), spread AS (
+        SELECT any_value(middle) AS middle, 1.4826 * median(abs(seconds - middle)) AS scale
+        FROM own, usual
+    )
+    SELECT rank, steps, seconds, seconds / middle AS ratio,
+        if(scale > 0, (seconds - middle) / scale, NULL) AS z
+    FROM own, spread ORDER BY ratio DESC, rank
+"""
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 
@@ -199,6 +214,28 @@ def top_anomalies(
         greatest=distance.format("greatest"),
     )
     return reader.arrow(query, {"count": count})
+
+
+def step_times(reader: RunReader, first: int = _LEAST, last: int = _GREATEST) -> pa.Table:
+    """How long each rank's steps took, the slowest rank first.
+
+    A rank that throttles or has a bad link is no corruption, and raises no alert; it is seen here.
+    In synchronous training every rank waits for the slowest in each step: then all of them are
+    equally slow, and that one of them causes it can not be seen from these times. They tell ranks
+    apart that do not wait for each other at each step: single-rank jobs that share a run,
+    training that synchronises every so many steps, ranks that are slow outside of the
+    collectives' reach.
+
+    Args:
+        reader: the run.
+        first, last: steps, both included.
+
+    Returns:
+        columns rank, steps (how many have a time), seconds (their median), ratio (to the median
+        of the ranks' medians), z (the distance from it in robust standard deviations over the
+        ranks; null where most ranks are equal to the last bit).
+    """
+    return reader.arrow(_STEP_TIMES, {"first": first, "last": last})
 
 
 def alerts(reader: RunReader, first: int = _LEAST, last: int = _GREATEST) -> pa.Table:

@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("replicas", "shards", "meshes", "pipeline", "troubles", "audits")
+MODULES = (
+    "replicas",
+    "shards",
+    "meshes",
+    "pipeline",
+    "troubles",
+    "audits",
+    "disagreement",
+)
 PATIENCE = 100.0  # seconds without a scenario that ends: a hang, and not a loaded machine
 
 

@@ -47,6 +47,12 @@ def on_all(do: Callable[[int], None], ranks: range = range(WORLD)) -> None:
         assert not thread.is_alive()
 
 
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is waited for in vain is waited for briefly."""
+    monkeypatch.setattr(across_ranks, "_SHORT", 0.05)
+
+
 def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 20
     while not condition():
@@ -144,7 +150,7 @@ def test_closing_does_not_wait_for_ever(store: Any, tmp_path: Path) -> None:
     one = SameValue(ranks_of(store, tmp_path)[0], "probe")
     one.tell(3, 1)
     started = time.monotonic()
-    assert one.close() == [Told(3, {0: 1}, (1, 2))]
+    assert one.close(1.0) == [Told(3, {0: 1}, (1, 2))]
     assert time.monotonic() - started < 10
 
 
@@ -163,7 +169,9 @@ def test_a_store_that_is_gone_ends_the_thread_alone(tmp_path: Path) -> None:
     server = dist.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=20), wait_for_workers=False)
     ranks = ranks_of(server, tmp_path)[1]
     thread: InBackground[Any] = InBackground(ranks, "name")
-    ranks._store = None
+    thread.do(lambda _: "connected")
+    until(lambda: thread.results() == ["connected"])
+    ranks._store = "not None"
     del server
 
     thread.do(lambda exchange: exchange.round("a", b"1", range(2), joined))
@@ -177,8 +185,8 @@ def test_a_store_that_is_gone_ends_the_thread_alone(tmp_path: Path) -> None:
 def test_more_jobs_than_are_done_are_left_out(store: Any, tmp_path: Path) -> None:
     thread: InBackground[int] = InBackground(ranks_of(store, tmp_path)[0], "name")
     go_on = threading.Event()
-    for number in range(20):
+    for number in range(1012):
         thread.do(lambda _, number=number: number if go_on.wait(20) else -1)  # type: ignore[misc]
     go_on.set()
-    assert thread.close() == list(range(8))
+    assert thread.close() == list(range(1000))
     assert thread.left_out == 12

@@ -167,6 +167,52 @@ def test_norms_that_never_change_are_no_anomaly(empty_run: Path) -> None:
         assert {row["z"] for row in queries.top_anomalies(reader).to_pylist()} == {0.0}
 
 
+def test_a_rank_that_is_five_percent_slower_comes_first(empty_run: Path, rng: Any) -> None:
+    ranks, steps = 8, 400
+    times = 0.2 * np.exp(rng.normal(size=(ranks, steps)) * 0.02)
+    times[5] *= 1.05
+    times[:, 50::97] *= 30  # evaluations and checkpoints, on all ranks
+    times[2, 7] = 500.0  # a pause of one rank is no slow rank
+    for rank in range(ranks):
+        seconds = [None, *times[rank, 1:].tolist()]
+        SegmentWriter(empty_run, f"w{rank}", rank=rank).write(
+            "steps", np.arange(steps), step_seconds=seconds, loss=[0.0] * steps
+        )
+    with RunReader(empty_run) as reader:
+        found = queries.step_times(reader).to_pylist()
+        window = queries.step_times(reader, 100, 199).to_pylist()
+        assert queries.step_times(reader, steps).num_rows == 0
+        assert queries.alerts(reader).num_rows == 0
+    medians = np.median(times[:, 1:], axis=1)
+    middle = np.median(medians)
+    scale = 1.4826 * np.median(abs(medians - middle))
+    assert [row["rank"] for row in found] == np.argsort(-medians).tolist()
+    for row in found:
+        own = medians[row["rank"]]
+        assert row["steps"] == steps - 1
+        assert row["seconds"] == pytest.approx(own, rel=1e-12)
+        assert row["ratio"] == pytest.approx(own / middle, rel=1e-12)
+        assert row["z"] == pytest.approx((own - middle) / scale, rel=1e-9)
+    slow, *others = found
+    assert slow["rank"] == 5
+    assert slow["ratio"] == pytest.approx(1.05, abs=0.01)
+    assert max(abs(row["ratio"] - 1) for row in others) < 0.01
+    assert window[0]["rank"] == 5
+    assert window[0]["steps"] == 100
+
+
+def test_ranks_that_wait_for_each_other_are_equally_slow(empty_run: Path) -> None:
+    for rank in range(4):
+        SegmentWriter(empty_run, f"w{rank}", rank=rank).write(
+            "steps", np.arange(3), step_seconds=[0.21] * 3
+        )
+    with RunReader(empty_run) as reader:
+        found = queries.step_times(reader).to_pylist()
+    assert [(row["rank"], row["ratio"], row["z"]) for row in found] == [
+        (rank, 1.0, None) for rank in range(4)
+    ]
+
+
 def test_alerts_and_checkpoints(empty_run: Path) -> None:
     writer = Writer(empty_run, 0, Health())
     for step, layer in ((3, 0), (9, None)):
