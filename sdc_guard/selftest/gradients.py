@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..inject.bits import flip_bit
 from .expected import raised
 from .line import Bench, Outcome, Trial
 from .training import FAULT, LAYER, Parts, alone, batch_of, loss_of, small_model, train
@@ -52,6 +53,41 @@ def shadow(bench: Bench) -> Outcome:
     return raised("shadow_repeat", trained)
 
 
+def pinned_batch(bench: Bench) -> Outcome:
+    """One bit of the shadow's batch, in the guard's own copy of it."""
+
+    def strike(parts: Parts, step: int) -> None:
+        if step == FAULT and parts.guard is not None and parts.guard._shadow is not None:
+            flip_bit(parts.guard._shadow._batch, 5, 0)
+
+    trained = train(
+        bench.room("batch"), at_step=strike, shadow=(batch_of(0), loss_of), shadow_every=FAULT
+    )
+    return raised("shadow_batch", trained)
+
+
+def audited(bench: Bench) -> Outcome:
+    """One low bit of one gradient at one step, which is then run again."""
+    now = [-1]
+
+    def inject(parts: Parts) -> None:
+        def spoil(grad: torch.Tensor) -> torch.Tensor:
+            if now[0] != FAULT:
+                return grad
+            now[0] = -1  # once: the step that is run again is sound
+            grad = grad.clone()
+            flip_bit(grad, 3, 2)
+            return grad
+
+        parts.parameter.register_hook(spoil)  # type: ignore[no-untyped-call] # torch has no types here
+
+    def begin(_: Parts, step: int) -> None:
+        now[0] = step
+
+    trained = train(bench.room("audit"), inject, begin, audit=loss_of, audit_rate=1.0)
+    return raised("step_audit", trained)
+
+
 def loss_scale(bench: Bench) -> Outcome:
     """A loss scale that is halved at every step, because no gradient is finite."""
     from ..detect.alert import Alert
@@ -91,4 +127,6 @@ TRIALS = (
     Trial(_SECTION, "a loss that is not finite", loss_not_finite),
     Trial(_SECTION, "a shadow loss that does not repeat", shadow),
     Trial(_SECTION, "a loss scale that collapses", loss_scale),
+    Trial(_SECTION, "a bit of the shadow's batch", pinned_batch),
+    Trial(_SECTION, "a low bit of a gradient, audited", audited),
 )
