@@ -24,31 +24,28 @@ Told = dict[str, Any]
 
 
 class Block(nn.Module):
-    """What tensor parallelism splits: one layer by its outputs, the next one by its inputs.
+    """What tensor parallelism splits: one layer by its outputs, the next one by its inputs."""
 
-    A part of the first has five rows, which fully_shard on top splits unevenly.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, wide: int = 8) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.up, self.down, self.norm = nn.Linear(6, 10), nn.Linear(10, 6), nn.LayerNorm(6)
+        self.up, self.down, self.norm = nn.Linear(6, wide), nn.Linear(wide, 6), nn.LayerNorm(6)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.norm(self.down(torch.tanh(self.up(x))))
         return x * (y.full_tensor() if isinstance(y, DTensor) else y)
 
 
-def _split(mesh: DeviceMesh, *, sequence: bool = False) -> nn.Module:
+def _split(mesh: DeviceMesh, *, sequence: bool = False, wide: int = 8) -> nn.Module:
     plan: dict[str, ParallelStyle] = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     if sequence:
         plan["down"] = RowwiseParallel(output_layouts=Shard(0))
         plan["norm"] = SequenceParallel(sequence_dim=0)
-    return parallelize_module(Block(), mesh, plan)
+    return parallelize_module(Block(wide), mesh, plan)
 
 
-def _train(here: Here, model: nn.Module, **more: Any) -> Told:
-    return Training(here, model, adam(model), inner=Block(), **more)()
+def _train(here: Here, model: nn.Module, *, wide: int = 8, **more: Any) -> Told:
+    return Training(here, model, adam(model), inner=Block(wide), **more)()
 
 
 def tensor_parallel(here: Here) -> Told:
@@ -63,10 +60,10 @@ def sequence_parallel(here: Here) -> Told:
 
 def fsdp2_on_tensor_parallel(here: Here) -> Told:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
-    model = _split(mesh["tensor"])
+    model = _split(mesh["tensor"], wide=10)  # parts of five rows, which are cut unevenly in turn
     fully_shard(model, mesh=mesh["data"])
     pair = Here(here.rank // 2, 2, here.run)  # a pair of ranks works on one batch
-    return _train(pair, model, digests=True)
+    return _train(pair, model, wide=10, digests=True)
 
 
 def ddp_in_pairs(here: Here) -> Told:
