@@ -305,8 +305,9 @@ def verdict_of(folder: Path, at: int) -> tuple[str, Any]:
     named = [json.loads(detail) for (detail,) in alerts]
     devices = [d["device"] for d in named if d["verdict"] == "persistent on a device"]
     said = [json.loads(detail)["verdict"] for (detail,) in events]
-    # a reason is told once: a step of which nothing is said has one that was told before
-    verdict = next((x for x in VERDICTS[:3] if x in said), said[0] if said else "not comparable")
+    # a reason is told once: a step of which nothing is said has one that was told before; of one
+    # that was judged again after its alert, the verdict that says more
+    verdict = min(said, key=VERDICTS.index, default="not comparable")
     return verdict, next((device for device in devices if device), None)
 
 

@@ -14,6 +14,7 @@ from .check import Telling
 
 DETECTOR = "step_audit"
 _NAMES = 10  # of tensors in an alert
+_REASONS = 50  # that are told; a message may have a number in it that is new each time
 _AUDITS = 100  # audited steps from one line of the ledger to the next
 
 _log = logging.getLogger("sdc_guard")
@@ -40,7 +41,7 @@ class AuditReport:
 
     def not_comparable(self, step: int, reason: str) -> None:
         """Say once why steps cannot be compared."""
-        if reason in self._told:
+        if reason in self._told or len(self._told) >= _REASONS:
             return
         self._told.add(reason)
         _log.warning("SDC Guard: step %d, audit: not comparable: %s", step, reason)

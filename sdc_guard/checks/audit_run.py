@@ -131,7 +131,7 @@ class AuditRun:
             original = None if kept is None or reason else original_of(kept)
             seconds = (time.perf_counter() - started) / max(len(here), 1)
             elsewhere = self._places.ask(
-                step, package, self.written or (), seconds, scheduled=scheduled, original=original
+                step, package, kept, self.written or (), seconds, scheduled=scheduled
             )
         finally:
             self.busy = False

@@ -9,9 +9,10 @@ import torch
 
 from ..detect.ladder import Elsewhere
 from ..ranks import Ranks
+from .kept_step import KeptStep
 from .neighbours import Answer, Neighbours
-from .package import Package, copied_to, on_copy, run_packed
-from .step_replay import Result, put_back_after
+from .package import Package, copied_to, on_copy, original_in, run_packed
+from .step_replay import Result, put_back_after, rewind
 from .subject import Subject, device_serial
 
 _MOST_DEVICES = 2  # with this one they are three, of which two can outvote one
@@ -35,6 +36,7 @@ class Places:
         self.subject = subject
         self._devices, self._neighbours = list(devices), neighbours
         self._matched: dict[str, int] = {}
+        self._kept: KeptStep | None = None  # while others are asked
         self._reasons: list[str] = []
 
     @classmethod
@@ -51,37 +53,42 @@ class Places:
         self,
         step: int,
         package: Package | None,
+        kept: KeptStep | None,
         by_value: Collection[str],
         seconds: float,
         *,
         scheduled: bool,
-        original: Result | None,
     ) -> list[Elsewhere]:
         """Have the step run elsewhere.
 
         Args:
             package: the step, or None if it cannot be run.
+            kept: the same, for what does not travel.
             by_value: names of parameters that a forward writes to.
             seconds: that a replay takes here.
             scheduled: whether all ranks audit this step.
-            original: what the step gave here.
         """
-        found: list[Elsewhere] = []
-        if package is not None and original is not None:
-            package = {**package, "original": [original.rows, list(original.present)]}
-            found = [x for d in self._devices if (x := self._on_device(d, package)) is not None]
-        if scheduled and self._neighbours is not None and not self._neighbours.silent:
-            with put_back_after(self.subject, by_value):
-                place = device_serial(self.subject.device)
-                answers = self._neighbours.exchange(step, package, self._answer, seconds, place)
+        neighbours = self._neighbours
+        asked = scheduled and neighbours is not None and not neighbours.silent
+        found: list[Elsewhere | None] = []
+        if not (asked or (package is not None and self._devices)):
+            return []
+        self._kept = kept if package is not None else None
+        with put_back_after(self.subject, by_value):
             if package is not None:
-                found += [x for answer in answers if (x := self._of_answer(answer)) is not None]
-            if self._neighbours.silent:
-                self._reasons.append(
-                    f"{self._neighbours.silent} did not answer in time; no other rank is asked "
-                    "any more"
-                )
-        return found
+                self._rewind()
+                found += [self._on_device(device, package) for device in list(self._devices)]
+            if asked and neighbours is not None:
+                place = device_serial(self.subject.device)
+                answers = neighbours.exchange(step, package, self._answer, seconds, place)
+                found += [self._of_answer(answer) for answer in answers if package is not None]
+                if neighbours.silent:
+                    self._reasons.append(
+                        f"{neighbours.silent} did not answer in time; no other rank is asked any "
+                        "more"
+                    )
+        self._kept = None
+        return [place for place in found if place is not None]
 
     def learn(self, original: Result, elsewhere: Sequence[Elsewhere]) -> None:
         """Count the places that agreed."""
@@ -103,10 +110,16 @@ class Places:
 
     def _answer(self, package: Package) -> list[Result]:
         """A neighbour's step run by this rank: twice, where the first time differs."""
-        rows, present = package["original"]
-        original = Result(rows, tuple(present))
-        first = run_packed(package, self.subject)
-        return [first] if first == original else [first, run_packed(package, self.subject)]
+        original = original_in(package)
+        results: list[Result] = []
+        while not results or (len(results) < 2 and results[0] != original):
+            self._rewind()  # attributes, say, which do not travel
+            results.append(run_packed(package, self.subject))
+        return results
+
+    def _rewind(self) -> None:
+        if self._kept is not None:
+            rewind(self._kept)
 
     def _of_answer(self, answer: Answer) -> Elsewhere | None:
         if not answer.results:
@@ -117,11 +130,10 @@ class Places:
 
     def _on_device(self, device: torch.device, package: Package) -> Elsewhere | None:
         place = device_serial(device)
-        rows, present = package["original"]
         try:
             copied = copied_to(self.subject, device)
             results = [on_copy(package, copied)]
-            if results[0] != Result(rows, tuple(present)):
+            if results[0] != original_in(package):
                 results.append(on_copy(package, copied))
         except Exception as error:  # noqa: BLE001 - because a model may refuse in any way
             text = " ".join(f"{type(error).__name__}: {error}".split())[:300]

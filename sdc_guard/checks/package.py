@@ -12,7 +12,7 @@ from ..signals.batch import pinned
 from ..signals.restoration import Kept
 from .generators import Generators
 from .kept_step import KeptStep, MicroBatch
-from .step_replay import NotComparable, Result, Steps
+from .step_replay import NotComparable, Result, Steps, original_of
 from .subject import Subject, device_kind
 from .surroundings import Autocast
 
@@ -28,6 +28,7 @@ def packed(kept: KeptStep) -> Package:
     parameters = dict(model.named_parameters())
     return {
         "kind": device_kind(kept.subject.device),
+        "original": _plain(original_of(kept)),
         "weights": digest_rows(kept.subject.state).cpu(),
         "written": {name: parameters[name].detach().clone() for name in kept.by_value},
         "buffers": {name: buffer.detach().clone() for name, buffer in model.named_buffers()},
@@ -43,6 +44,16 @@ def packed(kept: KeptStep) -> Package:
             for micro in kept.micro_batches
         ],
     }
+
+
+def original_in(package: Package) -> Result:
+    """What the step gave where it was packed."""
+    rows, present = package["original"]
+    return Result(rows, tuple(present))
+
+
+def _plain(result: Result) -> list[Any]:
+    return [result.rows, list(result.present)]
 
 
 def run_packed(package: Package, subject: Subject) -> Result:
@@ -117,7 +128,7 @@ def copied_to(subject: Subject, device: torch.device) -> Subject:
 
 def on_copy(package: Package, copied: Subject) -> Result:
     """Run a packed step by a copy of the model, whose device's generator is put back."""
-    kept = Kept(copied.model, ())
+    kept = Kept(copied.model, tuple(package["written"]))
     try:
         return run_packed(package, copied)
     finally:

@@ -97,14 +97,23 @@ def once(training: Training, at: int, times: int = 1) -> None:
 
 @pytest.mark.parametrize(("name", "parts"), [*((name, 2) for name in SETUPS), ("noise", 1)])
 def test_training_with_audits_is_bit_identical(tmp_path: Path, name: str, parts: int) -> None:
-    def state(audit: Any) -> dict[str, Any]:
-        training = Training(tmp_path / str(audit is None), SETUPS[name], audit=audit)(parts=parts)
-        assert training.guard.health.errors == 0
-        if audit is not None:
-            assert audits(training.run) == dict.fromkeys(range(1, STEPS), "sound")
-        return state_of(training.model, training.optimizer)
-
-    assert different(state(None), state(loss_fn)) == []
+    seed_everything(1)
+    model = SETUPS[name]()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        for _ in range(parts):
+            loss_fn(model, torch.randn(8, WIDTH)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    plain = state_of(model, optimizer)
+    training = Training(tmp_path, SETUPS[name])
+    if parts == 2:
+        with_copies(training, 1)
+    training(parts=parts)
+    assert different(plain, state_of(training.model, training.optimizer)) == []
+    assert training.guard.health.errors == 0
+    assert reasons(training.run) == []
+    assert audits(training.run) == dict.fromkeys(range(1, STEPS), "sound")
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -128,6 +137,29 @@ def test_an_activation_that_is_wrong_once_is_found_in_its_step(
     assert verdict == "intermittent"
     strikes = [e for e in read_ledger(tmp_path / "ledger")[0] if e.kind == "strike"]
     assert [(e.verdict, e.run) for e in strikes] == [("intermittent", str(training.run))]
+
+
+def test_a_gradient_that_is_wrong_once_leaves_the_loss_equal(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    left = [1]
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor | None:
+        if training.step != 7 or not left[0]:
+            return None
+        left[0] -= 1
+        wrong = gradient.clone()
+        wrong.view(torch.int32)[0] ^= 1 << 12
+        return wrong
+
+    def watch(module: nn.Module, args: Any, output: torch.Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(spoil)
+
+    training.model.linear.register_forward_hook(watch)
+    training()
+    ((step, severity, detail),) = alerts(training.run)
+    assert (step, severity, detail["verdict"]) == (7, "proven", "intermittent")
+    assert (detail["loss"], detail["tensors"]) == ("equal", ["linear.weight", "linear.bias"])
 
 
 def test_a_difference_before_anything_was_shown_accuses_nobody(tmp_path: Path) -> None:
