@@ -50,6 +50,7 @@ class Overlap:
         self._stream = SecondStream()
         self._rest: deque[float] = deque(maxlen=_RECENT)  # from a step's last backward to the step
         self._took: deque[float] = deque(maxlen=_RECENT)  # seconds of work on one table
+        self._computed = 0.0  # seconds of a core for one table
         self._expected = 0  # backwards of a step
         self.took = 0.0  # seconds of work on what was found last
         self._ended: float | None = None  # when the step did
@@ -66,7 +67,7 @@ class Overlap:
         if not _worth_a_thread(tensors):
             return None
         first = None
-        if _quantile(self._took, 0.5) / 2 > _AT_ONCE * _quantile(self._steps_took, 0.25):
+        if self._computed / 2 > _AT_ONCE * _quantile(self._steps_took, 0.25):
             first = [place for place, (kind, _) in enumerate(tensors) if kind == "param"]
         job = SharedDigest(list(tensors.values()), _places(tensors, offsets), first)
         job.submit(time.monotonic()).finish_first()
@@ -124,6 +125,7 @@ class Overlap:
         if left is not None:
             self._finish(left)
             self._took.append(left.seconds)
+            self._computed = left.computed
         if self._backward_began is not None:
             self._rest.append(time.monotonic() - self._backward_began)
             self._backward_began = None
