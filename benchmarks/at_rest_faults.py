@@ -10,7 +10,7 @@ back, the guard is told (refresh), and a sound step follows before the next faul
 its own, many in one training.
 
 The arms: `synchronous` is the guard as it is by default; `overlapped` has a second thread
-(overlap_digests), which needs a core that torch leaves free. It reads the moments beside the
+(overlap_digests), which needs a core that torch leaves free. It may read the moments beside the
 forward, and everything once more beside the backward: a fault that comes before the one or after
 the other reading of its tensor is not found. `watched` is the share of the time between the ends of
 two steps that lies between the two readings of a tensor, the mean over bytes and steps.

@@ -88,11 +88,12 @@ class Guard:
             parameter, is once compared with what Adam's arithmetic can do; None for never.
         overlap_digests: whether a thread of its own helps to digest what a step left, at once, and
             digests alone what the next one finds, towards the end of the backward; where torch
-            leaves no core free, nothing changes. What happens to a tensor between that reading
-            and the step is then not seen: a few percent of the time between two steps (more
-            with clipping by norms or gradients that are reduced long after the backward). On a
-            CUDA device that reading is on a stream of its own, from three quarters of the
-            backward on, and only for steps of one backward.
+            leaves no core free, nothing changes. Moments may be left to that thread too. What
+            happens to a tensor before the first or after the second of its two readings is not
+            seen: about as much of a step as one reading of everything takes, and what lies
+            between backward and step. The share that is watched is recorded at the end, as the
+            event "overlap". On a CUDA device the second reading is on a stream of its own, from
+            three quarters of the backward on, and only for steps of one backward.
         digest_buffers: whether the model's buffers are digested, all of them after each step.
             Those that the forward writes to (averages of batch norms) are compared when the
             first forward after the step begins, the others at the next step.

@@ -4,10 +4,11 @@ A tensor that is written to while it is read has a digest of neither; so it coun
 when. Parameters are what a script writes to between two steps, if only to put averages in their
 place for an evaluation: those that a step left are digested at once by two threads, and the
 training goes on when both are done. Moments are left to the second thread, which begins with them
-then. What the next step finds is read by that thread during the last backward, so that it is done
-about when that ends, by the times of earlier steps; in that time a script has no reason to write.
-Where one does (it moves the weights between two backwards), the digest differs from what was
-left, and is taken again when the step begins.
+then, unless to share them too takes next to nothing of a step. What the next step finds is read by
+that thread during the last backward, so that it is done about when that ends, by the times of
+earlier steps; in that time a script has no reason to write. Where one does (it moves the weights
+between two backwards), the digest differs from what was left, and is taken again when the step
+begins.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ LEAST: Final = 1 << 20  # bytes; of less, waking the thread takes as long as rea
 _RECENT: Final = 8  # steps whose times are known
 _MARGIN: Final = 1.25  # beside a backward the memory is slower; and what is late is waited for
 _AHEAD: Final = 0.001  # seconds
+_AT_ONCE: Final = 0.02  # of a step that two threads may read together at its end
 
 Tensors = dict[Key, torch.Tensor]
 
@@ -48,18 +50,25 @@ class Overlap:
         self._stream = SecondStream()
         self._rest: deque[float] = deque(maxlen=_RECENT)  # from a step's last backward to the step
         self._took: deque[float] = deque(maxlen=_RECENT)  # seconds of work on one table
+        self._computed = 0.0  # seconds of a core for one table
         self._expected = 0  # backwards of a step
         self.took = 0.0  # seconds of work on what was found last
-        self._ended = 0.0  # when the step did
+        self._ended: float | None = None  # when the step did
+        self._steps_took: deque[float] = deque(maxlen=_RECENT)
         self._shares, self._steps = 0.0, 0
         self._backward_began: float | None = None
 
     def left(self, tensors: Tensors, offsets: Mapping[int, Any]) -> SharedDigest | None:
         """Digests of what a step left, of the parameters by now; None where one thread does."""
-        self._left, self._ended = None, time.monotonic()
+        now = time.monotonic()
+        if self._ended is not None:
+            self._steps_took.append(now - self._ended)
+        self._left, self._ended = None, now
         if not _worth_a_thread(tensors):
             return None
-        first = [place for place, (kind, _) in enumerate(tensors) if kind == "param"]
+        first = None
+        if self._computed / 2 > _AT_ONCE * _quantile(self._steps_took, 0.25):
+            first = [place for place, (kind, _) in enumerate(tensors) if kind == "param"]
         job = SharedDigest(list(tensors.values()), _places(tensors, offsets), first)
         job.submit(time.monotonic()).finish_first()
         self._left = job
@@ -116,6 +125,7 @@ class Overlap:
         if left is not None:
             self._finish(left)
             self._took.append(left.seconds)
+            self._computed = left.computed
         if self._backward_began is not None:
             self._rest.append(time.monotonic() - self._backward_began)
             self._backward_began = None
@@ -141,7 +151,7 @@ class Overlap:
         return self._shares / self._steps if self._steps else None
 
     def _learn_share(self, left: SharedDigest, found: SharedDigest, tensors: Tensors) -> None:
-        if left.read.shape != found.read.shape:
+        if left.read.shape != found.read.shape or self._ended is None:
             return
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors.values()]
         between = np.average(found.read[:, 0] - left.read[:, 1], weights=sizes)

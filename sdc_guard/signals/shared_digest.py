@@ -36,6 +36,7 @@ class SharedDigest:
     Attributes:
         hurry: ends the reading thread's wait for the time to begin.
         seconds: that both threads worked on it, together.
+        computed: seconds of those in which they had a core.
         read: when each tensor was read, float64 (tensors, 2): from and to, by time.monotonic().
     """
 
@@ -55,7 +56,7 @@ class SharedDigest:
         self._lock = threading.Lock()
         self._trouble: Exception | None = None
         self.hurry = threading.Event()
-        self.seconds = 0.0
+        self.seconds = self.computed = 0.0
         self.read: NDArray[np.float64] = np.zeros((len(tensors), 2))
 
     def submit(self, due: float) -> SharedDigest:
@@ -98,7 +99,7 @@ class SharedDigest:
         self.hurry.set()
         for part in self._parts:
             while part.take() is not None:
-                self._ended(part, 0.0)
+                self._ended(part)
             part.done.wait()
         self._tensors = []
 
@@ -109,7 +110,7 @@ class SharedDigest:
 
     def _work(self, part: _Part) -> None:
         while (places := part.take()) is not None:
-            started = time.monotonic()
+            started, computed = time.monotonic(), time.thread_time()
             try:
                 tensors = [self._tensors[place] for place in places]
                 offsets = [self._offsets[place] for place in places]
@@ -118,11 +119,12 @@ class SharedDigest:
                 self._trouble = error
             ended = time.monotonic()
             self.read[places] = started, ended
-            self._ended(part, ended - started)
+            self._ended(part, ended - started, time.thread_time() - computed)
 
-    def _ended(self, part: _Part, seconds: float) -> None:
+    def _ended(self, part: _Part, seconds: float = 0.0, computed: float = 0.0) -> None:
         with self._lock:
             self.seconds += seconds
+            self.computed += computed
             part.missing -= 1
             if not part.missing:
                 part.done.set()

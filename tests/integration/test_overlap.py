@@ -38,6 +38,7 @@ def _slow_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(shared_digest, "_PIECE", 1)
     monkeypatch.setattr(shared_digest, "digest_rows", slowly)
+    monkeypatch.setattr(overlap, "_AT_ONCE", -1.0)  # moments are left to the other thread
 
 
 def net() -> nn.Sequential:

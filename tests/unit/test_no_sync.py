@@ -96,18 +96,26 @@ SETUPS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
 }
 
 
+EVERYTHING = {"digest_buffers": True, "digest_gradients": True}
+
+
 @pytest.mark.usefixtures("_events")
-@pytest.mark.parametrize("budget", [0.2, None])
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+@pytest.mark.parametrize(("budget", "more"), [(0.2, {}), (None, {}), (None, EVERYTHING)])
 @pytest.mark.parametrize("setup", SETUPS)
 def test_no_operation_of_a_step_waits_for_the_device(
-    setup: str, budget: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: str,
+    budget: float | None,
+    more: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if setup == "two devices" and torch.cuda.device_count() == 1:
         pytest.skip("torch asks the driver for the second device, which this machine lacks")
     with fake_device():
         model, batch = SETUPS[setup]()
         optimizer = optimizer_of(model)
-        guard = Guard(model, optimizer, run=tmp_path / "run", digest_budget=budget)
+        guard = Guard(model, optimizer, run=tmp_path / "run", digest_budget=budget, **more)
         with Waits() as waits:
             train(guard, model, optimizer, batch)
     assert waits.found == []
