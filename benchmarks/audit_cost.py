@@ -21,8 +21,8 @@ from hook_models import BATCHES, TASKS, Task, loss_fn
 from machine import line, machine
 
 from sdc_guard import Guard
-from sdc_guard.checks.forward_hook import ForwardHook
-from sdc_guard.checks.step_audit import StepAudit
+from sdc_guard.checks.audit.forward_hook import ForwardHook
+from sdc_guard.checks.audit.step_audit import StepAudit
 
 _METHODS = ("_forward_begins", "observed", "backward_ended", "step_begins", "judged", "step_ended")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from machine import line, machine
 
-from sdc_guard.checks.known_answer import KnownAnswer
+from sdc_guard.checks.answers.known_answer import KnownAnswer
 from sdc_guard.detect.alert import Alert
 from sdc_guard.ranks import Ranks
 

@@ -31,7 +31,7 @@ from hook_models import TASKS, loss_fn
 from machine import line, machine
 from torch.nn.parallel import DistributedDataParallel
 
-from sdc_guard.checks.replicas import ReplicaCheck
+from sdc_guard.checks.replicas.check import ReplicaCheck
 from sdc_guard.ranks import Ranks
 from sdc_guard.signals.layers import model_layers
 from sdc_guard.signals.state import CarriedState

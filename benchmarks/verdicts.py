@@ -33,8 +33,8 @@ from machine import line, machine
 from torch import nn
 
 from sdc_guard import Guard, RunReader
-from sdc_guard.checks.elsewhere import Places
-from sdc_guard.checks.step_audit import StepAudit
+from sdc_guard.checks.audit.elsewhere import Places
+from sdc_guard.checks.audit.step_audit import StepAudit
 from sdc_guard.detect.strikes import standings
 from sdc_guard.ledger import read_ledger
 

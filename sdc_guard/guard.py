@@ -16,9 +16,9 @@ import torch
 from .attached import close_earlier, close_if_alive, forget, remember
 from .attempt import Place, register_attempt, with_layers_of
 from .checkpoints import Checkpoints
+from .checks.audit.excluded import told_by_ledger
 from .checks.check import Checks
 from .checks.chosen import checks_of
-from .checks.excluded import told_by_ledger
 from .collector import Collector
 from .consequences import Consequences
 from .detached import DetachedGuard
@@ -527,6 +527,7 @@ class Guard:
             self._capture.placements,
             groups[0] if groups else self._place.world_size,
             reduces=self._reduces,
+            trained={layer.id for layer, parameter in owned if parameter.requires_grad},
             buffers=[buffer.layer for buffer in held],
             buffers_on_devices=buffers.on_devices() if buffers else (),
         )

@@ -74,6 +74,7 @@ class Recorder:
         replicas: int,
         *,
         reduces: bool,
+        trained: Collection[int],
         buffers: Sequence[Layer] = (),
         buffers_on_devices: Collection[int] = (),
     ) -> None:
@@ -85,12 +86,12 @@ class Recorder:
             placements: of their gradients on this rank.
             replicas: ranks among which plain gradients are reduced.
             reduces: whether they are known to be, by DistributedDataParallel.
+            trained: numbers of those that an optimizer may write to: the others are frozen.
             buffers: that are digested.
             buffers_on_devices: numbers of those of which it is not known yet whether the forward
                 writes to them.
         """
         self._writer.make_room(room(len(named), buffers=len(buffers)))
-        trained = {layer.id for layer in layers}
         self._foreign.watch({layer.id for layer in named} - trained | set(buffers_on_devices))
         self._names = {layer.id: layer.name for layer in (*named, *buffers)}
         self._order = np.array([layer.id for layer in layers], dtype=np.int32)

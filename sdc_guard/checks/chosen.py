@@ -10,13 +10,13 @@ import torch
 from ..ranks import Ranks
 from ..signals.shadow import LossFunction, ShadowPass
 from ..signals.state import CarriedState
-from .audit_report import AuditReport
+from .answers.known_answer import KnownAnswer
+from .audit.elsewhere import Places
+from .audit.report import AuditReport
+from .audit.step_audit import StepAudit
+from .audit.subject import device_of, device_serial
 from .check import Check, Telling
-from .elsewhere import Places
-from .known_answer import KnownAnswer
-from .replicas import ReplicaCheck
-from .step_audit import StepAudit
-from .subject import device_of, device_serial
+from .replicas.check import ReplicaCheck
 
 
 def checks_of(

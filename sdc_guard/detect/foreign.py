@@ -1,6 +1,6 @@
 """Frozen parameters that the script itself writes to: momentum encoders, averaged copies.
 
-No optimizer of the guard owns them, so a change between two steps is no proof by itself. What
+No optimizer writes to them, so a change between two steps is no proof by itself. What
 changes at its very first comparison is taken for written by the script and passed over from then
 on; what was seen at rest once is expected to stay.
 """
@@ -17,7 +17,7 @@ _FOREIGN: Final = ("param", "buffer")
 
 
 class ForeignState:
-    """Learns which of the layers that no optimizer owns are written to."""
+    """Learns which of the layers that no optimizer writes to are written to."""
 
     def __init__(self) -> None:
         self._unknown: set[int] = set()
@@ -30,8 +30,10 @@ class ForeignState:
         return not (self._unknown or self._written)
 
     def watch(self, layers: set[int]) -> None:
-        """Add layers that no optimizer owns, or buffers, by number."""
-        self._unknown |= layers - self._known
+        """Set the layers, by number: those that no optimizer owns, frozen ones, and buffers."""
+        self._written &= layers  # one that was unfrozen is the optimizer's from now on
+        self._known &= layers
+        self._unknown = layers - self._known
 
     def learn(self, left_behind: DigestTable | None, found: DigestTable) -> set[int]:
         """Take in one comparison; the layers that turned out to be written to by it."""

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sdc_guard import Guard, RunReader
-from sdc_guard.checks import neighbours
+from sdc_guard.checks.audit import neighbours
 
 Told = dict[str, Any]
 STEPS, FROM = 9, 6  # FROM: the step at which faults begin

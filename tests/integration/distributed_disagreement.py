@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from sdc_guard import Guard
-from sdc_guard.checks.replicas import ReplicaCheck
+from sdc_guard.checks.replicas.check import ReplicaCheck
 from sdc_guard.inject.injector import flip_bit
 
 Told = dict[str, Any]

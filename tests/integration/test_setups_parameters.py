@@ -130,13 +130,15 @@ def test_setups_activation_checkpointing(tmp_path: Path, reentrant: bool) -> Non
     sound(guard)
 
 
-def test_setups_momentum_encoder_is_not_taken_for_corrupt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", ["query", "all"])
+def test_setups_momentum_encoder_is_not_taken_for_corrupt(tmp_path: Path, given: str) -> None:
     """Frozen, and written to by the script after each step; another frozen layer stays at rest."""
     torch.manual_seed(0)
     model = nn.ModuleDict({name: nn.Linear(6, 3) for name in ("query", "key", "frozen")})
     for name in ("key", "frozen"):
         model[name].requires_grad_(False)
-    optimizer = torch.optim.AdamW(model["query"].parameters(), lr=0.01)
+    owned = model if given == "all" else model["query"]
+    optimizer = torch.optim.AdamW(owned.parameters(), lr=0.01)
     alerts: list[Alert] = []
     guard = attach(model, optimizer, tmp_path, on_alert=alerts.append, digest_budget=None)
     for step, batch in enumerate(batches(8)):

@@ -14,8 +14,8 @@ from stateful_setups import SETUPS, STEPS, WIDTH, different, loss_fn, seed_every
 from torch import nn
 
 from sdc_guard import Guard, RunReader, TrainingHalted
-from sdc_guard.checks.elsewhere import Places
-from sdc_guard.checks.step_audit import StepAudit
+from sdc_guard.checks.audit.elsewhere import Places
+from sdc_guard.checks.audit.step_audit import StepAudit
 from sdc_guard.ledger import read_ledger
 
 Spoil = Callable[[int, nn.Module], None]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from sdc_guard.checks import asked_values
-from sdc_guard.checks.asked_values import AskedValues, patience_until
+from sdc_guard.checks.replicas import asked_values
+from sdc_guard.checks.replicas.asked_values import AskedValues, patience_until
 
 KEY = ("param", 0)
 

@@ -15,8 +15,8 @@ from faulty_arithmetic import FaultyProducts, flip
 from torch import nn
 
 from sdc_guard import Alert, Guard, RunReader
-from sdc_guard.checks import known_answer
-from sdc_guard.checks.known_answer import KnownAnswer
+from sdc_guard.checks.answers import known_answer
+from sdc_guard.checks.answers.known_answer import KnownAnswer
 from sdc_guard.ranks import Ranks
 from sdc_guard.signals.probe import Probe
 from sdc_guard.store import known_answers

@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner
 
 from sdc_guard import Guard, SdcGuardError, TrainingHalted
-from sdc_guard.checks.subject import device_serial
+from sdc_guard.checks.audit.subject import device_serial
 from sdc_guard.cli import main
 from sdc_guard.detect.strikes import standings
 from sdc_guard.ledger import Ledger, read_ledger

@@ -14,7 +14,7 @@ from torch import nn
 
 from sdc_guard import evidence
 from sdc_guard.checks import across_ranks
-from sdc_guard.checks.replicas import ReplicaCheck
+from sdc_guard.checks.replicas.check import ReplicaCheck
 from sdc_guard.detect.alert import Alert
 from sdc_guard.ranks import Ranks
 from sdc_guard.signals.layers import model_layers
@@ -116,7 +116,7 @@ def test_trouble_with_a_tensor_does_not_keep_the_others_waiting(
     model, state = trained("cpu")
     ranks = first_of_two(tmp_path)
     check = ReplicaCheck(Heard(), model, lambda: state, ranks, 1)
-    monkeypatch.setattr("sdc_guard.checks.replicas.digest_state", broken)
+    monkeypatch.setattr("sdc_guard.checks.replicas.check.digest_state", broken)
     with pytest.raises(RuntimeError):
         check.step_ended(0)
     assert [taken.passed for taken in check._taken] == [True]

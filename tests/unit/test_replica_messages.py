@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from sdc_guard.checks.replica_messages import (
+from sdc_guard.checks.replicas.messages import (
     PASSED,
     Record,
     folds_of,
@@ -22,7 +22,7 @@ from sdc_guard.checks.replica_messages import (
     report_text,
     rows_of,
 )
-from sdc_guard.checks.replica_units import Units, unit_id
+from sdc_guard.checks.replicas.units import Units, unit_id
 from sdc_guard.detect.replica_alerts import Report, replica_alert
 from sdc_guard.detect.replica_values import Compared
 from sdc_guard.detect.replicas import Part, Unit

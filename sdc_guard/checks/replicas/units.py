@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ..detect.carried import Key
-from ..detect.replicas import How, Part, Unit
-from ..signals.state import CarriedState
+from ...detect.carried import Key
+from ...detect.replicas import How, Part, Unit
+from ...signals.state import CarriedState
 
 
 class Units:

@@ -9,9 +9,9 @@ from typing import Final
 
 import torch
 
-from ..detect.carried import Key
-from ..digest.reference import words
-from ..evidence import HostCopy
+from ...detect.carried import Key
+from ...digest.reference import words
+from ...evidence import HostCopy
 
 MOST_BYTES: Final = 64 << 20  # of a tensor that is copied to host memory
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from ..ranks import Ranks
-from ..store.atomic import publish
+from ...ranks import Ranks
+from ...store.atomic import publish
 from .package import Package
 from .step_replay import Result
 

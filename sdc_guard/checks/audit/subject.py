@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from ..signals.layers import model_layers, trained_by
-from ..signals.shadow import LossFunction
+from ...signals.layers import model_layers, trained_by
+from ...signals.shadow import LossFunction
 from .outside import Outside, functions_of
 
 

@@ -8,8 +8,8 @@ from functools import partial
 
 import torch
 
-from ..digest import digest_rows
-from ..digest.reference import stack_rows
+from ...digest import digest_rows
+from ...digest.reference import stack_rows
 
 
 class LocalGradients:

@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..detect.replica_alerts import Report
-from ..detect.replica_values import Compared
-from ..detect.replicas import How, Part, Unit
+from ...detect.replica_alerts import Report
+from ...detect.replica_values import Compared
+from ...detect.replicas import How, Part, Unit
 
 _HOW: Final[tuple[How, ...]] = ("declared", "assumed", "input", "loss")
 _SIZE: Final = 17

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ..signals.kept_values import Undo, of_value
+from ...signals.kept_values import Undo, of_value
 
 _LARGEST = 10_000  # items of a container
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))

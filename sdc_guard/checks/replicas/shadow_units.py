@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from ..detect.replicas import INPUT, LOSS, Part, Unit
-from ..digest import digest_rows
-from ..evidence import HostCopy
-from ..signals.shadow import ShadowPass
-from .replica_units import unit_id
+from ...detect.replicas import INPUT, LOSS, Part, Unit
+from ...digest import digest_rows
+from ...evidence import HostCopy
+from ...signals.shadow import ShadowPass
+from .units import unit_id
 
 _BATCH = Unit(unit_id(INPUT), "input", (Part(INPUT, -1, 1, "int64", 0),))
 _LOSS = Unit(unit_id(LOSS), "loss", (Part(LOSS, -1, 2, "float64", 0),))

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from ..digest import digest_rows
-from ..signals.arithmetic import settings
-from ..signals.batch import batch_digest
-from ..signals.reading import read
-from ..signals.restoration import Kept
+from ...digest import digest_rows
+from ...signals.arithmetic import settings
+from ...signals.batch import batch_digest
+from ...signals.reading import read
+from ...signals.restoration import Kept
 from .generators import Generators
 from .local_gradients import LocalGradients
 from .outside import Outside

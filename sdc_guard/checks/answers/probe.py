@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..signals.batch import pinned
-from ..signals.parameter_writes import ParameterWrites
-from .kept_step import KeptStep
-from .step_replay import NotComparable, put_back_after
+from ...signals.batch import pinned
+from ...signals.parameter_writes import ParameterWrites
+from ..audit.kept_step import KeptStep
+from ..audit.step_replay import NotComparable, put_back_after
 
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
 

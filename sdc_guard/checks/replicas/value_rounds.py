@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..detect.replica_values import Compared, compare, words_of
-from .across_ranks import Exchange
+from ...detect.replica_values import Compared, compare, words_of
+from ..across_ranks import Exchange
 
 _BLOCKS: Final = 1024
 _LEAST: Final = 1024  # elements of a block

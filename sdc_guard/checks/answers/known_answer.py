@@ -10,15 +10,15 @@ from typing import Any, Final
 
 import torch
 
-from ..detect.answers import Answer
-from ..detect.known_answer import AnswerWatch
-from ..evidence import HostCopy
-from ..ranks import Ranks
-from ..signals.device_names import device_id, word_for
-from ..signals.probe import Probe, probes_of
-from ..signals.probe_environment import built, in_force, key_of
-from ..store.known_answers import RecordedAnswer
-from .check import Check, Telling
+from ...detect.answers import Answer
+from ...detect.known_answer import AnswerWatch
+from ...evidence import HostCopy
+from ...ranks import Ranks
+from ...signals.device_names import device_id, word_for
+from ...signals.probe import Probe, probes_of
+from ...signals.probe_environment import built, in_force, key_of
+from ...store.known_answers import RecordedAnswer
+from ..check import Check, Telling
 from .rank_round import RankRounds
 from .run_answers import Lookup
 

@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..detect.carried import Key
-from ..detect.replica_alerts import Report, replica_alert, text_of
-from ..detect.replicas import Unit
-from ..evidence import HostCopy
-from ..ranks import Ranks
-from ..signals.shadow import ShadowPass
-from ..signals.state import NO_DIGESTS, CarriedState, digest_state
-from .across_ranks import InBackground
+from ...detect.carried import Key
+from ...detect.replica_alerts import Report, replica_alert, text_of
+from ...detect.replicas import Unit
+from ...evidence import HostCopy
+from ...ranks import Ranks
+from ...signals.shadow import ShadowPass
+from ...signals.state import NO_DIGESTS, CarriedState, digest_state
+from ..across_ranks import InBackground
+from ..check import Check, Telling
 from .asked_values import AskedValues
-from .check import Check, Telling
-from .replica_messages import Record
-from .replica_rounds import Comparison, Outcome
-from .replica_units import Units
+from .messages import Record
+from .rounds import Comparison, Outcome
 from .shadow_units import shadow_units
+from .units import Units
 
 _EVENT = "replicas"
 _BEHIND = 16  # records that wait: then no more digests are taken for the time being

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from ..detect.strikes import standings
-from ..errors import TrainingHalted
-from ..ledger import read_ledger
+from ...detect.strikes import standings
+from ...errors import TrainingHalted
+from ...ledger import read_ledger
 from .subject import device_of, device_serial
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from ..detect.ladder import Elsewhere
-from ..ranks import Ranks
+from ...detect.ladder import Elsewhere
+from ...ranks import Ranks
 from .kept_step import KeptStep
 from .neighbours import Answer, Neighbours
 from .package import Package, copied_to, on_copy, original_in, run_packed

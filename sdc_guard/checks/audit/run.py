@@ -9,15 +9,15 @@ from typing import Final
 
 import torch
 
-from ..detect.ladder import Elsewhere, Finding, Repeats, judge, wants_another
-from ..signals.restoration import ParameterWritten
-from .audit_limits import hooks_on_gradients
-from .audit_report import AuditReport
+from ...detect.ladder import Elsewhere, Finding, Repeats, judge, wants_another
+from ...signals.restoration import ParameterWritten
+from ..answers.probe import written_in
 from .elsewhere import Places
 from .kept_step import KeptStep
+from .limits import hooks_on_gradients
 from .package import Package, packed
 from .prelude import Prelude
-from .probe import written_in
+from .report import AuditReport
 from .step_replay import (
     NotComparable,
     Result,

@@ -13,13 +13,13 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ..detect.replica_alerts import Report
-from ..detect.replicas import Finding, How, ReplicaJudge
-from ..digest import Digest, solve_single
-from ..digest.reference import MASK64
-from .across_ranks import PATIENCE, Exchange
+from ...detect.replica_alerts import Report
+from ...detect.replicas import Finding, How, ReplicaJudge
+from ...digest import Digest, solve_single
+from ...digest.reference import MASK64
+from ..across_ranks import PATIENCE, Exchange
 from .asked_values import AskedValues, Wanted, patience_until
-from .replica_messages import (
+from .messages import (
     PASSED,
     Record,
     folds_of,

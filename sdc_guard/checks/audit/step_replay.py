@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import torch
 
-from ..digest import digest_rows
-from ..signals.arithmetic import settings
-from ..signals.batch import pinned
-from ..signals.reading import read
-from ..signals.restoration import Kept, ParameterWritten
+from ...digest import digest_rows
+from ...signals.arithmetic import settings
+from ...signals.batch import pinned
+from ...signals.reading import read
+from ...signals.restoration import Kept, ParameterWritten
 from .generators import Generators
 from .kept_step import KeptStep, MicroBatch
 from .subject import Subject

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from ..detect.alert import Alert
-from ..detect.rank_answers import RankAnswers, told_value
-from ..ranks import Ranks
-from .across_ranks import SameValue, Told
+from ...detect.alert import Alert
+from ...detect.rank_answers import RankAnswers, told_value
+from ...ranks import Ranks
+from ..across_ranks import SameValue, Told
 
 _OPEN: Final = 16  # steps whose answers have not all arrived
 

@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import torch
 
-from ..detect.alert import Alert
-from ..detect.audit_plan import AlertBudget, is_chosen
-from ..signals.shadow import LossFunction
-from .audit_limits import why_never
-from .audit_report import DETECTOR, AuditReport
-from .audit_run import UNSEEN, AuditRun, GiveUp
-from .check import Check
+from ...detect.alert import Alert
+from ...detect.audit_plan import AlertBudget, is_chosen
+from ...signals.shadow import LossFunction
+from ..check import Check
 from .elsewhere import Places
 from .forward_hook import ForwardHook
 from .kept_step import KeptStep
+from .limits import why_never
+from .report import DETECTOR, AuditReport
+from .run import UNSEEN, AuditRun, GiveUp
 from .subject import Subject
 
 # about other things than what a step computed

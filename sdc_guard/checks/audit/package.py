@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..digest import digest_rows
-from ..signals.batch import pinned
-from ..signals.restoration import Kept
+from ...digest import digest_rows
+from ...signals.batch import pinned
+from ...signals.restoration import Kept
 from .generators import Generators
 from .kept_step import KeptStep, MicroBatch
 from .step_replay import NotComparable, Result, Steps, original_of

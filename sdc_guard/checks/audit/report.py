@@ -7,10 +7,10 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..detect.alert import Alert
-from ..detect.ladder import Finding
-from ..ledger import Ledger
-from .check import Telling
+from ...detect.alert import Alert
+from ...detect.ladder import Finding
+from ...ledger import Ledger
+from ..check import Telling
 
 DETECTOR = "step_audit"
 _NAMES = 10  # of tensors in an alert

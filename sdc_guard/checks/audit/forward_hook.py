@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..signals.limits import capturing
+from ...signals.limits import capturing
 
 
 class ForwardHook:

@@ -7,10 +7,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ..detect.alert import Alert
-from ..detect.answers import Known
-from ..detect.known_answer import recorded_alert
-from ..store.known_answers import RecordedAnswer, first_recorded
+from ...detect.alert import Alert
+from ...detect.answers import Known
+from ...detect.known_answer import recorded_alert
+from ...store.known_answers import RecordedAnswer, first_recorded
 
 
 class Lookup:

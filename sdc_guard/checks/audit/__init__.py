@@ -1,0 +1,1 @@
+"""Steps run again before they are applied, here and elsewhere."""

@@ -1,0 +1,1 @@
+"""Replicas compared with each other by their digests."""
