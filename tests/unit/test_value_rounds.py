@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
-from sdc_guard.checks.replicas import value_rounds
 from sdc_guard.checks.across_ranks import Exchange
+from sdc_guard.checks.replicas import value_rounds
 from sdc_guard.checks.replicas.value_rounds import compare_values
 from sdc_guard.detect.replica_values import Compared, compare
 
