@@ -92,7 +92,7 @@ class Recorder:
                 writes to them.
         """
         self._writer.make_room(room(len(named), buffers=len(buffers)))
-        self._foreign.watch({layer.id for layer in named} - trained | set(buffers_on_devices))
+        self._foreign.watch({layer.id for layer in named} - set(trained) | set(buffers_on_devices))
         self._names = {layer.id: layer.name for layer in (*named, *buffers)}
         self._order = np.array([layer.id for layer in layers], dtype=np.int32)
         self._numel = np.array([layer.numel for layer in layers], dtype=np.int64)
