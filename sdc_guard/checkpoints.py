@@ -12,6 +12,7 @@ from .archive.save import expected_digests, save_checkpoint, shards_in
 from .attempt import Place
 from .collector import Collector
 from .recorder import Recorder
+from .signals.finite import not_finite
 from .store.writer import Writer
 
 _log = logging.getLogger("sdc_guard")
@@ -66,7 +67,11 @@ class Checkpoints:
             place.attempt,
             payload,
             expected,
-            [*self._doubts(step, newest), *shards_in(payload)],
+            [
+                *self._doubts(step, newest),
+                *shards_in(payload),
+                *not_finite(collector.state, place.layer_names),
+            ],
             trace_step=step if newest is None else newest,
         )
         self._record(folder, manifest)

@@ -24,7 +24,16 @@ from .consequences import Consequences
 from .detached import DetachedGuard
 from .detect.alert import Alert
 from .kept_evidence import room
-from .options import Policy, check, check_cadences, group_sizes, listed
+from .options import (
+    Policy,
+    check,
+    check_cadences,
+    check_functions,
+    check_paths,
+    check_switches,
+    group_sizes,
+    listed,
+)
 from .pending import PendingEvidence
 from .recorder import Recorder
 from .safely import Safely
@@ -152,6 +161,13 @@ class Guard:
             invariants_every=invariants_every,
             replicas_every=replicas_every,
             probe_every=probe_every,
+        )
+        check_functions(shadow, on_alert=on_alert, audit=audit)
+        check_paths(run=run, **({} if ledger is None else {"ledger": ledger}))
+        check_switches(
+            overlap_digests=overlap_digests,
+            digest_buffers=digest_buffers,
+            digest_gradients=digest_gradients,
         )
         replayed = os.environ.get(RUN_VARIABLE)
         self.run = Path(replayed or run).absolute()  # the script may change its working folder

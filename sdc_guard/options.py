@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import Final, Literal
+from numbers import Integral, Real
+from typing import Any, Final, Literal
 
 import torch
 
@@ -38,6 +40,11 @@ def check(policy: str, first_step: int, digest_budget: float | None, audit_rate:
     Raises:
         UsageError: an unknown policy, or a number out of its range.
     """
+    for name, value in (("digest_budget", digest_budget), ("audit_rate", audit_rate)):
+        if value is not None and not isinstance(value, Real):
+            raise UsageError(f"{name} is {value!r}, and must be a number")
+    if not isinstance(first_step, Integral):
+        raise UsageError(f"first_step is {first_step!r}, and must be a number of steps")
     if policy not in POLICIES:
         raise UsageError(f"no policy {policy!r}", next_step=f"use one of {', '.join(POLICIES)}")
     if first_step < 0:
@@ -58,11 +65,58 @@ def check_cadences(**cadences: int | None) -> None:
         **cadences: by the name of Guard's argument; None for never.
 
     Raises:
-        UsageError: one is less than 1.
+        UsageError: one is no whole number, or less than 1.
     """
     for name, steps in cadences.items():
-        if steps is not None and steps < 1:
-            raise UsageError(f"{name} must be at least 1, or None for never")
+        if steps is not None and not (isinstance(steps, Integral) and steps >= 1):
+            raise UsageError(f"{name} must be at least 1, or None for never; it is {steps!r}")
+
+
+def check_functions(shadow: Any, **functions: Any) -> None:
+    """Refuse what cannot be called.
+
+    Args:
+        shadow: a batch and a function, or None.
+        **functions: by the name of Guard's argument; None for none.
+
+    Raises:
+        UsageError: one cannot.
+    """
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise UsageError(f"{name} is {function!r}, and must be a function")
+    if shadow is None:
+        return
+    if not (isinstance(shadow, tuple | list) and len(shadow) == 2 and callable(shadow[1])):
+        raise UsageError("shadow must be a pair: a batch, and loss_fn(model, batch)")
+
+
+def check_paths(**paths: Any) -> None:
+    """Refuse what is no path.
+
+    Args:
+        **paths: by the name of Guard's argument.
+
+    Raises:
+        UsageError: one is empty, or something else than text or a path.
+    """
+    for name, path in paths.items():
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise UsageError(f"{name} is {path!r}, and must be a path")
+
+
+def check_switches(**switches: Any) -> None:
+    """Refuse what is neither True nor False.
+
+    Args:
+        **switches: by the name of Guard's argument.
+
+    Raises:
+        UsageError: one is something else.
+    """
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise UsageError(f"{name} is {value!r}, and must be True or False")
 
 
 def group_sizes(optimizers: list[torch.optim.Optimizer]) -> list[int]:

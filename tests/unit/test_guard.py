@@ -307,6 +307,36 @@ def test_a_change_between_step_and_save_makes_the_checkpoint_suspect(tmp_path: P
         load_checkpoint(folder)
 
 
+def test_a_weight_that_is_not_finite_makes_the_checkpoint_suspect(tmp_path: Path) -> None:
+    """The gradient was spoiled after its backward, where no norm has seen it."""
+    training = guarded(tmp_path)
+    training.steps(3)
+    training.model(torch.ones(4, 8)).sum().backward()
+    assert isinstance(training.model[3].weight.grad, torch.Tensor)
+    training.model[3].weight.grad[0, 0] = float("nan")
+    training.optimizer.step()
+    assert training.guard is not None
+    folder = training.guard.checkpoint({"model": training.model}, 3)
+    assert folder is not None
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["status"] == "suspect"
+    assert manifest["reasons"] == [
+        "not finite: 3.weight param, 3.weight exp_avg, 3.weight exp_avg_sq"
+    ]
+
+
+def test_a_frozen_mask_of_infinities_is_no_reason_for_doubt(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    model.mask = nn.Parameter(torch.full((2,), float("-inf")), requires_grad=False)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with Guard(model, optimizer, run=tmp_path) as guard:
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        folder = guard.checkpoint({"model": model, "optimizer": optimizer}, 0)
+    assert folder is not None
+    assert json.loads((folder / "manifest.json").read_text())["status"] == "clean"
+
+
 def test_a_step_number_that_is_not_the_traces_makes_it_suspect(tmp_path: Path) -> None:
     training = guarded(tmp_path)
     training.steps(4)
@@ -386,8 +416,36 @@ def test_accumulation_is_one_row_with_the_mean_loss(tmp_path: Path) -> None:
     assert tokens == 64
 
 
-@pytest.mark.parametrize("options", [{"policy": "explode"}, {"first_step": -1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"policy": "explode"},
+        {"first_step": -1},
+        {"first_step": "0"},
+        {"audit_rate": "x"},
+        {"audit_rate": 2},
+        {"replicas_every": 1.5},
+        {"probe_every": 0},
+        {"audit": 1},
+        {"on_alert": 3},
+        {"ledger": 5},
+        {"ledger": ""},
+        {"overlap_digests": "yes"},
+        {"digest_gradients": 2},
+    ],
+)
 def test_options_that_cannot_be_right(tmp_path: Path, options: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=next(iter(options))):
         guarded(tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("run", ""), ("run", None), ("shadow", 3), ("digest_budget", "all")]
+)
+def test_arguments_that_cannot_be_right(tmp_path: Path, name: str, value: object) -> None:
+    training = Training()
+    options: dict[str, object] = {"run": tmp_path / "run"} | {name: value}
+    with pytest.raises(UsageError, match=name):
+        Guard(training.model, training.optimizer, **options)  # type: ignore[arg-type] # on purpose
     assert not (tmp_path / "run").exists()
