@@ -68,21 +68,25 @@ class Kept:
     Args:
         model: with all of its submodules.
         by_value: names of parameters whose values are put back too.
+        alone: without its submodules and the generators.
     """
 
-    def __init__(self, model: torch.nn.Module, by_value: Collection[str]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, by_value: Collection[str], *, alone: bool = False
+    ) -> None:
         self._inside: list[Undo] = []
         self._undo: list[Undo] = []
-        modules = list(model.modules())
+        modules = [model] if alone else list(model.modules())
         # each object once, and alive: its id could come again otherwise
-        self._seen: dict[int, Any] = {id(x): x for x in (*modules, *model.buffers())}
+        self._seen: dict[int, Any] = {id(x): x for x in (*model.modules(), *model.buffers())}
         for module in modules:
             self._keep_module(module)
         self._versions: list[tuple[str, torch.Tensor, tuple[int, ...]]] = []
-        for name, parameter in model.named_parameters():
+        for name, parameter in model.named_parameters(recurse=not alone):
             self._keep_parameter(name, parameter, name in by_value)
-        devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-        self._undo.extend(global_generators(devices))
+        if not alone:
+            devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+            self._undo.extend(global_generators(devices))
 
     def put_back(self) -> None:
         """Undo everything that happened since; an error is raised only after the rest is done.

@@ -121,8 +121,6 @@ def copied_to(subject: Subject, device: torch.device) -> Subject:
         parameters,
         (device,),
         subject.loss_fn,
-        subject.functions,
-        subject.classes,
     )
 
 

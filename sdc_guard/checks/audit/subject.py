@@ -6,7 +6,6 @@ import platform
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from ...signals.layers import model_layers, trained_by
 from ...signals.shadow import LossFunction
-from .outside import Outside, functions_of
+from .outside import Outside, roots_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,6 @@ class Subject:
         names, parameters: those that the optimizers train, each once.
         devices: of the model.
         loss_fn: loss_fn(model, batch) → scalar tensor.
-        functions, classes: that may keep state outside of the model.
     """
 
     model: torch.nn.Module
@@ -35,8 +33,6 @@ class Subject:
     parameters: tuple[torch.nn.Parameter, ...]
     devices: tuple[torch.device, ...]
     loss_fn: LossFunction
-    functions: tuple[FunctionType, ...]
-    classes: tuple[type, ...]
 
     @classmethod
     def of(
@@ -53,7 +49,6 @@ class Subject:
             for layer, parameter in model_layers(model)
             if id(parameter) in trained and parameter.requires_grad
         ]
-        functions, classes = functions_of(loss_fn, inner)
         devices = {tensor.device for tensor in (*inner.parameters(), *inner.buffers())}
         return cls(
             inner,
@@ -61,8 +56,6 @@ class Subject:
             tuple(parameter for _, parameter in pairs),
             tuple(sorted(devices, key=str)),
             loss_fn,
-            tuple(functions),
-            tuple(classes),
         )
 
     @property
@@ -71,9 +64,8 @@ class Subject:
         return _first(self.devices)
 
     def outside(self) -> Outside:
-        """State that the functions keep outside of the model, as it is now."""
-        held = [value for module in self.model.modules() for value in vars(module).values()]
-        return Outside(self.functions, self.classes, held)
+        """State that the loss function and the model keep outside of it, as it is now."""
+        return Outside(roots_of(self.loss_fn, self.model), self.model)
 
     @property
     def state(self) -> list[torch.Tensor]:
