@@ -18,6 +18,7 @@ a verdict of persistence names although it is sound, or that the ledger of all t
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import tempfile
@@ -138,12 +139,10 @@ def spoil(trial: Trial, active: Callable[[nn.Module], bool]) -> None:
 
 
 def intermittent(trial: Trial) -> None:
-    left = [1]
+    left = iter(range(1))  # nothing can put an iterator back
 
     def once(module: nn.Module) -> bool:
-        hit = trial.step == trial.at and left[0] > 0
-        left[0] -= hit
-        return hit
+        return trial.step == trial.at and next(left, None) is not None
 
     trial.copies = trial.rng.choice([0, 1, 2])
     spoil(trial, once)
@@ -167,32 +166,22 @@ def wrong_labels(trial: Trial) -> None:
     trial.batch = lambda batch: batch[1].zero_() if trial.step == trial.at else None
 
 
-class Deep:
-    """Hides a generator and a counter two objects deep, where nothing puts them back."""
-
-    def __init__(self, seed: int) -> None:
-        self.inner = type("Inner", (), {})()
-        self.inner.holder = type("Holder", (), {})()
-        self.inner.holder.generator = torch.Generator().manual_seed(seed)
-        self.inner.holder.calls = 0
-
-
 def own_generator(trial: Trial) -> None:
-    deep = Deep(trial.seed)
+    seeds = itertools.count(trial.seed)  # nothing can put an iterator back
 
     def audit(model: nn.Module, batch: Batch) -> torch.Tensor:
-        noise = torch.randn(batch[0].shape, generator=deep.inner.holder.generator)
+        generator = torch.Generator().manual_seed(next(seeds))
+        noise = torch.randn(batch[0].shape, generator=generator)
         return loss_fn(model, [batch[0] + 0.1 * noise, batch[1]])
 
     trial.audit = audit
 
 
 def drifting_counter(trial: Trial) -> None:
-    deep, rate = Deep(0), trial.rng.choice([1e-2, 1e-4])
+    calls, rate = itertools.count(1), trial.rng.choice([1e-2, 1e-4])
 
     def audit(model: nn.Module, batch: Batch) -> torch.Tensor:
-        deep.inner.holder.calls += 1
-        return loss_fn(model, batch) * (1 + rate * deep.inner.holder.calls)
+        return loss_fn(model, batch) * (1 + rate * next(calls))
 
     trial.audit = audit
 
@@ -254,11 +243,10 @@ def line_of_the_script(trial: Trial) -> None:
 
 
 def rare_hidden_counter(trial: Trial) -> None:
-    deep, every = Deep(0), trial.rng.randrange(4, 9)
+    calls, every = itertools.count(1), trial.rng.randrange(4, 9)
 
     def audit(model: nn.Module, batch: Batch) -> torch.Tensor:
-        deep.inner.holder.calls += 1
-        return loss_fn(model, batch) * (1.5 if deep.inner.holder.calls % every == 0 else 1.0)
+        return loss_fn(model, batch) * (1.5 if next(calls) % every == 0 else 1.0)
 
     trial.audit = audit
 

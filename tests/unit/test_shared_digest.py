@@ -24,7 +24,7 @@ def some_tensors(seed: int) -> tuple[list[torch.Tensor], list[int | Span]]:
     tensors = [torch.randn(size, generator=generator) for size in sizes]
     tensors += [torch.randn(64, 32, generator=generator).T, torch.arange(9), torch.empty(0)]
     offsets = [int(torch.randint(0, 99, (), generator=generator)) for _ in tensors]
-    return tensors, [*offsets[:-3], Span(3, 32, 64), *offsets[-2:]]
+    return tensors, [*offsets[:-3], Span(3, (64, 32), (64, 1)), *offsets[-2:]]
 
 
 @pytest.mark.parametrize("seed", range(4))
