@@ -391,3 +391,46 @@ def test_copies_and_pickles_of_the_model_record_nothing(tmp_path: Path) -> None:
     training()
     assert training.model._forward_pre_hooks == {}
     assert set(audits(training.run).values()) == {"sound"}
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_parameters_frozen_for_a_while_are_left_out_of_the_comparison(
+    tmp_path: Path, to_none: bool
+) -> None:
+    seed_everything(1)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(), nn.Linear(WIDTH, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    with Guard(
+        model, optimizer, run=tmp_path, policy="record", audit=loss_fn, audit_rate=1.0
+    ) as guard:
+        for step in range(18):
+            if step in (6, 12):
+                model[0].requires_grad_(step == 12)
+            x = torch.randn(8, WIDTH)
+            loss = loss_fn(model, x)
+            loss.backward()
+            guard.observe(loss, x)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=to_none)
+        assert guard.health.errors == 0
+    assert reasons(tmp_path) == []
+    assert audits(tmp_path) == dict.fromkeys(range(1, 18), "sound")
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_parameters_frozen_within_a_step_accuse_nobody(tmp_path: Path, parts: int) -> None:
+    training = Training(tmp_path)
+    calls = 0
+
+    def freeze(step: int, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        frozen = next(model.parameters())
+        frozen.requires_grad_(step != 8 or calls % 2 == 1 < parts)
+        loss = loss_fn(model, x)
+        frozen.requires_grad_(True)
+        return loss
+
+    training(parts=parts, loss_of=freeze)
+    assert alerts(training.run) == []
+    assert reasons(training.run) == ["the script froze or unfroze parameters during the step"]

@@ -20,7 +20,7 @@ from ...signals.batch import pinned
 from ...signals.reading import read
 from ...signals.restoration import Kept, ParameterWritten
 from .generators import Generators
-from .kept_step import KeptStep, MicroBatch
+from .kept_step import FROZEN, KeptStep, MicroBatch
 from .subject import Subject
 
 
@@ -104,6 +104,8 @@ def rewind(kept: KeptStep) -> None:
     weights = kept.weights
     if weights is not None and not torch.equal(digest_rows(kept.subject.state), weights):
         raise NotComparable("parameters changed between forward and step")
+    if kept.subject.trained != kept.trained:
+        raise NotComparable(FROZEN)
     if read(settings()) != kept.settings:
         raise NotComparable("torch's settings changed between forward and step")
 
@@ -175,9 +177,12 @@ class Steps:
                 self._losses.append(loss.detach().to(torch.float64).reshape(()))
                 if self._scale is not None:
                     loss = loss * self._scale.to(loss.device)
-            found = torch.autograd.grad(loss, parameters, allow_unused=True)
+            trained = [place for place, each in enumerate(parameters) if each.requires_grad]
+            found = torch.autograd.grad(
+                loss, [parameters[place] for place in trained], allow_unused=True
+            )
         with torch.no_grad():
-            for place, gradient in enumerate(found):
+            for place, gradient in zip(trained, found, strict=True):
                 if gradient is not None:
                     self._add(place, gradient.detach())
 

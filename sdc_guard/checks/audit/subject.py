@@ -76,6 +76,11 @@ class Subject:
         return Outside(self.functions, self.classes, held)
 
     @property
+    def trained(self) -> list[bool]:
+        """Which of the parameters require a gradient now; a script may freeze some for a while."""
+        return [parameter.requires_grad for parameter in self.parameters]
+
+    @property
     def state(self) -> list[torch.Tensor]:
         """All parameters, those that are not trained too."""
         return [parameter.detach() for parameter in self.model.parameters()]
