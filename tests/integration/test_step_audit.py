@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,7 @@ def test_a_difference_before_anything_was_shown_accuses_nobody(tmp_path: Path) -
     once(training, 2)
     training()
     assert alerts(training.run) == []
-    assert "not shown to repeat" in reasons(training.run)[0]
+    assert "before this training was shown to repeat" in reasons(training.run)[0]
 
 
 def test_a_training_that_never_repeats_is_told_so_once(tmp_path: Path) -> None:
@@ -190,6 +191,42 @@ def test_a_training_that_never_repeats_is_told_so_once(tmp_path: Path) -> None:
     assert alerts(training.run) == []
     assert list(audits(training.run)) == [1, 2, 3]
     assert "use_deterministic_algorithms" in reasons(training.run)[-1]
+
+
+def _halved(step: int, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    loss = loss_fn(model, x)
+    loss.register_hook(lambda gradient: gradient / 2)  # as (loss / 2).backward() does
+    return loss
+
+
+WRONG: dict[str, tuple[Any, Any, str]] = {
+    "the audit's loss is another one": (
+        lambda model, x: 2 * loss_fn(model, x), None,
+        r"\(it gave (\S+), observe was given (\S+)\)"),
+    "the script calls backward of another one": (
+        loss_fn, _halved, r"\(it gave (\S+), and so did observe"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_audit_function_that_gives_another_loss_is_asked_about(
+    tmp_path: Path, name: str
+) -> None:
+    audit, loss_of, losses = WRONG[name]
+    training = Training(tmp_path / "run", audit=audit, ledger=tmp_path / "ledger")
+    training(loss_of=loss_of)
+    assert alerts(training.run) == []
+    assert list(audits(training.run)) == [1, 2, 3]
+    first, last = reasons(training.run)
+    for reason in (first, last):
+        assert "does audit return the loss whose backward() the script calls?" in reason
+        assert "deterministic" not in reason
+    assert "no step is audited any more" in last
+    found = re.search(losses, first)
+    assert found is not None
+    if name == "the audit's loss is another one":
+        assert float(found[1]) == pytest.approx(2 * float(found[2]), rel=1e-4)
+    assert [e.kind for e in read_ledger(tmp_path / "ledger")[0]] == ["audits"]
 
 
 UNCOMPARABLE: dict[str, tuple[Callable[[Training], dict[str, Any]], str]] = {

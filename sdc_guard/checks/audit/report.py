@@ -39,11 +39,16 @@ class AuditReport:
         self._told: set[str] = set()
         self._untold = 0  # audits that the ledger does not count yet
 
-    def not_comparable(self, step: int, reason: str) -> None:
-        """Say once why steps cannot be compared."""
+    def not_comparable(self, step: int, reason: str, example: str = "") -> None:
+        """Say once why steps cannot be compared.
+
+        Args:
+            example: of this step, added to the reason; another one is no other reason.
+        """
         if reason in self._told or len(self._told) >= _REASONS:
             return
         self._told.add(reason)
+        reason += example
         _log.warning("SDC Guard: step %d, audit: not comparable: %s", step, reason)
         detail = {"verdict": "not comparable", "reason": reason}
         self._telling.event(step, "audit", json.dumps(detail))

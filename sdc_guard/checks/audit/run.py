@@ -12,6 +12,7 @@ import torch
 from ...detect.ladder import Elsewhere, Finding, Repeats, judge, wants_another
 from ...signals.restoration import ParameterWritten
 from ..answers.probe import written_in
+from .doubts import same_loss, why_not_shown
 from .elsewhere import Places
 from .kept_step import KeptStep
 from .limits import hooks_on_gradients
@@ -197,34 +198,30 @@ class AuditRun:
         self._report.audited(step, finding, len(evidence.here), places, seconds)
         loss = self._loss(kept, evidence)
         if not evidence.repeats and not before.shown:
-            self._not_shown(step)
+            self._not_shown(step, kept, evidence)
         elif finding.differs or finding.verdict == "data or software":
             self._report.found(step, finding, evidence.differing(kept.subject.names), loss)
 
     def _loss(self, kept: KeptStep, evidence: _Evidence) -> str:
         """How the replays' loss compares with the observed one: "" where it never was the same."""
-        observed = [None if x.loss is None else x.loss.cpu() for x in kept.micro_batches]
         replayed = evidence.here[0].losses
-        equal = all(
-            one is not None and (torch.equal(one, two) or bool(one.isnan() and two.isnan()))
-            for one, two in zip(observed, replayed, strict=True)
-        )
+        equal = all(map(same_loss, kept.micro_batches, replayed))
         self._losses_agreed = self._losses_agreed or equal
         if not self._losses_agreed:
             return ""  # a script may observe another one than it calls backward() of
         return "equal" if equal else "differs"
 
-    def _not_shown(self, step: int) -> None:
+    def _not_shown(self, step: int, kept: KeptStep, evidence: _Evidence) -> None:
         """A step differed, and that means nothing: perhaps no step of this training repeats."""
-        hooks = hooks_on_gradients(self._subject)
-        why = "other hooks on gradients" if hooks else "its kernels, or a state of its own"
-        reason = (
-            f"this training was not shown to repeat bit for bit here ({why}): "
-            "torch.use_deterministic_algorithms(True), and see docs/verdicts.md"
+        reason, losses = why_not_shown(
+            evidence.here,
+            kept.micro_batches,
+            matched=self._before.matched,
+            hooked=hooks_on_gradients(self._subject),
         )
         if self._before.matched == 0 and self._before.differed >= _GIVEN_UP:
-            raise GiveUp(reason)
-        self._report.not_comparable(step, reason)
+            raise GiveUp(f"{reason}{losses}")
+        self._report.not_comparable(step, reason, losses)
 
 
 def _said(error: Exception) -> str:
