@@ -229,6 +229,36 @@ def test_an_audit_function_that_gives_another_loss_is_asked_about(
     assert [e.kind for e in read_ledger(tmp_path / "ledger")[0]] == ["audits"]
 
 
+def _one_argument(model: nn.Module) -> torch.Tensor:
+    raise AssertionError("never called with one argument")
+
+
+NO_LOSS: dict[str, tuple[Any, str]] = {
+    "takes one argument": (_one_argument, "it raised TypeError: _one_argument() takes 1"),
+    "raises": (lambda model, x: model(x["text"]), "it raised IndexError: "),
+    "returns a number": (lambda model, x: loss_fn(model, x).item(), "it returned float, no tensor"),
+    "returns each sample's loss": (
+        lambda model, x: model(x).square(), "it returned a tensor of shape (8, 1), no scalar"),
+    "returns a detached loss": (
+        lambda model, x: loss_fn(model, x).detach(), "it returned a tensor without a gradient"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_LOSS)
+def test_an_audit_function_that_fails_is_named_as_what_fails(tmp_path: Path, name: str) -> None:
+    audit, what = NO_LOSS[name]
+    training = Training(tmp_path, audit=audit)()
+    first, last = reasons(training.run)
+    for reason in (first, last):
+        assert reason.startswith(f"the function given as audit failed: {what}")
+        assert "returns the scalar loss whose backward() the script calls" in reason
+        assert "\n" not in reason
+    assert last.endswith("; no step is audited any more")
+    assert list(audits(training.run)) == [1, 3]  # given up at the third try
+    assert training.guard.health.errors == 0
+    assert alerts(training.run) == []
+
+
 UNCOMPARABLE: dict[str, tuple[Callable[[Training], dict[str, Any]], str]] = {
     "a weight is written by the script": (
         lambda _: {"before_step": lambda step, model: _clamp(model)}, "the script wrote to"),

@@ -20,8 +20,10 @@ from .package import Package, packed
 from .prelude import Prelude
 from .report import AuditReport
 from .step_replay import (
+    AuditFailed,
     NotComparable,
     Result,
+    in_words,
     original_of,
     put_back_after,
     rewind,
@@ -29,7 +31,11 @@ from .step_replay import (
 )
 from .subject import Subject
 
-_GIVEN_UP: Final = 3  # audits that differ without one that did not: this training does not repeat
+_GIVEN_UP: Final = 3  # audits that fail or differ without one that repeated
+_LOSS_WANTED: Final = (
+    "audit(model, batch) takes the model and the batch that guard.observe() was given, and returns "
+    "the scalar loss whose backward() the script calls"
+)
 UNSEEN: Final = (
     "the step's forward was not seen: give the Guard the module that the script calls, compiled by "
     "torch.compile(model) if at all"
@@ -83,6 +89,8 @@ class AuditRun:
         self._before = Repeats()
         self._losses_agreed = False
         self._newest: _Evidence | None = None
+        self._look_failed = ""  # not told until a replay works: it may be the function itself
+        self._failed = 0  # audits by the function's own fault; none once it worked
 
     def with_subject(self, subject: Subject) -> None:
         """Layers changed: the next step is looked at first."""
@@ -104,7 +112,7 @@ class AuditRun:
             raise GiveUp(str(error)) from None
         except Exception as error:  # noqa: BLE001 - because the script's function may raise anything
             self.written = set()  # not every operation runs while it is watched
-            self._report.not_comparable(step, f"the first look at it failed: {_said(error)}")
+            self._look_failed = f"the first look at it failed: {in_words(error)}"
         finally:
             self.busy = False
             self.prelude.look_ended()
@@ -137,8 +145,13 @@ class AuditRun:
         finally:
             self.busy = False
         if kept is None or original is None:
+            if self._failed >= _GIVEN_UP:
+                raise GiveUp(reason)
             self._report.not_comparable(step, reason)
             return
+        if self._look_failed:
+            self._report.not_comparable(step, self._look_failed)
+            self._look_failed = ""
         self._newest = _Evidence(original, here, elsewhere)
         self._conclude(step, kept, self._newest, alerted=alerted, started=started)
 
@@ -169,8 +182,14 @@ class AuditRun:
                 return packed(kept) if self._places else None, ""
         except ParameterWritten as error:
             raise GiveUp(f"{error}, which it had not done at the first step") from None
-        except Exception as error:  # noqa: BLE001 - because the script's function may raise anything
-            return None, str(error) if isinstance(error, NotComparable) else _said(error)
+        except NotComparable as error:
+            return None, str(error)
+        except AuditFailed as error:
+            if self._before == Repeats():
+                self._failed += 1
+            return None, f"the function given as audit failed: {error}; {_LOSS_WANTED}"
+        except Exception as error:  # noqa: BLE001 - because autograd may raise anything
+            return None, f"running it again failed: {in_words(error)}"
 
     def _judged(self, evidence: _Evidence, *, alerted: bool) -> Finding:
         return judge(
@@ -222,11 +241,6 @@ class AuditRun:
         if self._before.matched == 0 and self._before.differed >= _GIVEN_UP:
             raise GiveUp(f"{reason}{losses}")
         self._report.not_comparable(step, reason, losses)
-
-
-def _said(error: Exception) -> str:
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return f"running it again failed: {text}"
 
 
 def _deterministic(subject: Subject) -> bool:
