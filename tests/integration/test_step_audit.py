@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -501,3 +502,22 @@ def test_parameters_frozen_within_a_step_accuse_nobody(tmp_path: Path, parts: in
     training(parts=parts, loss_of=freeze)
     assert alerts(training.run) == []
     assert reasons(training.run) == ["the script froze or unfroze parameters during the step"]
+
+
+def test_a_strike_that_cannot_be_written_is_told_with_what_was_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = tmp_path / "file" / "ledger.jsonl"
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    training = Training(tmp_path / "run", ledger=ledger)
+    once(training, 7)
+    training()
+    assert [(step, severity) for step, severity, _ in alerts(training.run)] == [(7, "proven")]
+    with RunReader(training.run) as reader:
+        ((step, detail),) = reader.rows("SELECT step, detail FROM events WHERE kind = 'ledger'")
+    assert step == 7
+    assert detail.startswith("a strike against cpu of ")
+    assert f"(step 7, intermittent) is not in the ledger {ledger}: " in detail
+    assert any(detail in record.getMessage() for record in caplog.records)
+    assert training.guard.health.errors == 2  # the strike, and at the end the count of audits
+    assert f"audits of cpu of {socket.gethostname()} is not in" in training.guard.health.last_error

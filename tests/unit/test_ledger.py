@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,32 @@ def test_a_ledger_that_is_a_folder_is_refused(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(SdcGuardError):
         Guard(model, optimizer, run=tmp_path / "run", ledger=tmp_path)
+
+
+def _guard_lines(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:
+    return [r.getMessage() for r in caplog.records if word in r.getMessage()]
+
+
+def test_a_ledger_that_cannot_be_written_is_told_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    path = tmp_path / "file" / "ledger.jsonl"
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with caplog.at_level(logging.WARNING):
+        Guard(model, optimizer, run=tmp_path / "run", ledger=path).close()
+    (line,) = _guard_lines(caplog, str(path))
+    assert "cannot be written" in line
+    assert "strikes are not kept" in line
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        Guard(model, optimizer, run=tmp_path / "other", ledger=tmp_path / "new" / "one").close()
+    assert _guard_lines(caplog, "ledger") == []
+    assert read_ledger(tmp_path / "new" / "one") == ([], 0)
+
+
+def test_a_pipe_is_no_ledger(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SdcGuardError, match="name a file"):
+        read_ledger(tmp_path / "pipe")
