@@ -6,6 +6,7 @@ import json
 import logging
 import multiprocessing
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,9 @@ def test_the_command_lists_and_clears(tmp_path: Path) -> None:
     bad_cpu(path)
     done = CliRunner().invoke(main, ["strikes", str(path)])
     assert done.exit_code == 1
-    first = done.output.splitlines()[0]
+    heading, first, *others = done.output.splitlines()
+    assert heading.startswith("OUT: exclude this device; in: ")
+    assert all(line.startswith("in   GPU-") for line in others)
     assert first.startswith("OUT")
     assert CPU in first
     assert "6 strikes in 1000 audits" in first
@@ -153,3 +156,19 @@ def test_a_pipe_is_no_ledger(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SdcGuardError, match="name a file"):
         read_ledger(tmp_path / "pipe")
+
+
+def test_the_beginning_of_a_serial_clears_where_it_is_only_one(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    for device in ("GPU-6f2c-1", "GPU-6f3d-1", "GPU-6f3d-12"):
+        _append(path, device, 1)
+    for given, cleared in {"GPU-6f2": "GPU-6f2c-1", "GPU-6f3d-1": "GPU-6f3d-1"}.items():
+        done = CliRunner().invoke(main, ["strikes", str(path), "--clear", given])
+        assert done.exit_code == 0
+        assert json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["device"] == cleared
+    assert f"in   GPU-6f3d-12 ({socket.gethostname()}): 1 strike in 1 audit, " in done.output
+    for given, said in {"GPU-6f": "3 devices begin with GPU-6f", "": "no device"}.items():
+        done = CliRunner().invoke(main, ["strikes", str(path), "--clear", given])
+        assert done.exit_code == 2
+        assert said in done.output
+    assert len(read_ledger(path)[0]) == 5

@@ -124,7 +124,7 @@ class Places:
     def _of_answer(self, answer: Answer) -> Elsewhere | None:
         if not answer.results:
             if answer.reason:
-                self._reasons.append(f"not on {answer.place}: {answer.reason}")
+                self._reasons.append(f"not run on {answer.place}: {answer.reason}")
             return None
         return Elsewhere(answer.place, answer.results, self._matched.get(answer.place, 0))
 
@@ -136,7 +136,7 @@ class Places:
             if results[0] != original_in(package):
                 results.append(on_copy(package, copied))
         except Exception as error:  # noqa: BLE001 - because a model may refuse in any way
-            self._reasons.append(f"not on {device}: {in_words(error)}")
+            self._reasons.append(f"not run on {device}: {in_words(error)}")
             self._devices.remove(device)
             return None
         return Elsewhere(place, tuple(results), self._matched.get(place, 0))

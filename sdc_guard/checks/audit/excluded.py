@@ -36,7 +36,7 @@ def told_by_ledger(ledger: Path | None, model: torch.nn.Module, *, halt: bool) -
     for standing in standings(entries):
         if standing.device != serial or not standing.out:
             continue
-        what = f"{serial} has {standing.strikes} strikes in {standing.audits} audits"
+        what = f"{serial} has {standing.counts}"
         if halt:
             raise TrainingHalted(what, where=str(ledger), next_step=standing.advice)
         lines.append(f"{what}: {standing.advice} ({ledger})")
