@@ -414,7 +414,11 @@ def upload(
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--clear", metavar="DEVICE", help="What came before does not count any more.")
+@click.option(
+    "--clear",
+    metavar="DEVICE",
+    help="What came before does not count any more. The beginning of its name is enough.",
+)
 @click.option("--because", default="", help="Why, for whoever reads the ledger.")
 @json_option
 def strikes(file: Path, clear: str | None, because: str, as_json: bool) -> None:
@@ -422,22 +426,32 @@ def strikes(file: Path, clear: str | None, because: str, as_json: bool) -> None:
 
     A ledger is what Guard(ledger=FILE) writes to. Exit code 1 if a device is to be excluded.
     """
-    from .detect.strikes import standings
+    from .detect.strikes import HEADING, named, standings
     from .ledger import Ledger, read_ledger
 
     entries, _ = read_ledger(file)
     if clear is not None:
-        if clear not in {entry.device for entry in entries}:
+        matching = named(clear, entries)
+        if len(matching) != 1:
+            what = f"{len(matching)} devices begin with" if matching else "no device"
             raise UsageError(
-                f"no device {clear}", where=str(file), next_step="strikes FILE lists them"
+                f"{what} {clear}", where=str(file), next_step="strikes FILE lists them"
             )
-        Ledger(file).clear(clear, because)
+        try:
+            Ledger(file).clear(matching[0], because)
+        except OSError as error:
+            raise UsageError(
+                f"it cannot be written: {error.strerror or error}",
+                where=str(file),
+                next_step="clear the device where the ledger can be written",
+            ) from None
     entries, damaged = read_ledger(file)
     found = standings(entries)
     if as_json:
         content = [one.as_object() for one in found]
         click.echo(json_text("sdc-guard.strikes", devices=content, damaged_lines=damaged))
     else:
+        click.echo(HEADING if found else f"nothing in {file} yet")
         for one in found:
             click.echo(one.line())
         if damaged:

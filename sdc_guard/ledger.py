@@ -38,6 +38,10 @@ class Ledger:
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock = path, clock
 
+    def try_to_open(self) -> None:
+        """Make the file, empty, if it is missing. Raises as `strike` does, but for the lock."""
+        os.close(self._open())
+
     def strike(self, device: str, run: str, step: int, verdict: str, **more: Any) -> None:
         """Add a strike against a device.
 
@@ -80,8 +84,7 @@ class Ledger:
             "device": device,
             **content,
         }
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        file = self._open()
         try:
             _lock(file, self._path)
             text = json.dumps(line) + "\n"
@@ -92,6 +95,10 @@ class Ledger:
         finally:
             os.close(file)  # which lets go of the lock
 
+    def _open(self) -> int:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
 
 def read_ledger(path: Path) -> tuple[list[Entry], int]:
     """The entries in their order, and how many lines were damaged and passed over.
@@ -99,13 +106,15 @@ def read_ledger(path: Path) -> tuple[list[Entry], int]:
     Raises:
         UsageError: there is no such file, or it is none.
     """
+    if path.exists() and not path.is_file():  # to read a pipe would wait for ever
+        raise UsageError("no file", where=str(path), next_step="name a file as the ledger")
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise UsageError(
             error.strerror or str(error),
             where=str(path),
-            next_step="a ledger is made by Guard(ledger=...) at its first entry",
+            next_step="a ledger is made by Guard(ledger=...)",
         ) from None
     found = [_entry(line) for line in lines if line.strip()]
     return [entry for entry in found if entry is not None], found.count(None)

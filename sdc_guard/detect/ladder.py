@@ -149,9 +149,10 @@ def _differs_here(
     if len(set(here)) > 1:
         return undetermined("the replays here differ from each other: this step does not repeat")
     if not before.shown:
+        advice = "" if before.deterministic else ": torch.use_deterministic_algorithms(True)"
         return undetermined(
             f"this training was not shown to repeat here ({before.matched} steps did, "
-            f"{before.differed} did not): torch.use_deterministic_algorithms(True)"
+            f"{before.differed} did not){advice}"
         )
     if any(original in other.results for other in elsewhere):
         return undetermined("the replays here agree, and the step agrees with one elsewhere")

@@ -20,6 +20,10 @@ FEWEST: Final = 3  # strikes below which there is no proof
 WINDOW: Final = 30 * 86400.0  # seconds in which they have to come
 IMPROBABLE: Final = 0.001  # chance that strikes alike on all devices fall on one like that
 PERSISTENT: Final = "persistent on a device"
+HEADING: Final = (
+    "OUT: exclude this device; in: nothing is proven against it. Strikes are audited steps that "
+    "their replays contradict; the percentages, how often that is."
+)
 
 
 @dataclass(frozen=True)
@@ -73,9 +77,15 @@ class Standing:
         low, high = self.rate
         hosts = ", ".join(self.hosts) or "unknown host"
         return (
-            f"{'OUT  ' if self.out else 'in   '}{self.device} ({hosts}): {self.strikes} strikes in "
-            f"{self.audits} audits, {low:.2%} to {high:.2%} at 95 %; {self.advice}"
+            f"{'OUT  ' if self.out else 'in   '}{self.device} ({hosts}): {self.counts}, "
+            f"{low:.2%} to {high:.2%} at 95 %; {self.advice}"
         )
+
+    @property
+    def counts(self) -> str:
+        """Strikes and audits, for people."""
+        strikes = f"{self.strikes} strike{'' if self.strikes == 1 else 's'}"
+        return f"{strikes} in {self.audits} audit{'' if self.audits == 1 else 's'}"
 
     def as_object(self) -> dict[str, Any]:
         """JSON values."""
@@ -93,6 +103,12 @@ def standings(entries: Sequence[Entry]) -> list[Standing]:
     tallies = {device: _Tally.of([e for e in valid if e.device == device]) for device in devices}
     found = [_standing(device, tallies, entries) for device in devices]
     return sorted(found, key=lambda one: (not one.out, -one.strikes, one.device))
+
+
+def named(text: str, entries: Sequence[Entry]) -> list[str]:
+    """Devices of a ledger of this name, or else those whose names begin with it."""
+    devices = sorted({entry.device for entry in entries})
+    return [text] if text in devices else [one for one in devices if text and one.startswith(text)]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,7 +167,7 @@ def test_a_difference_before_anything_was_shown_accuses_nobody(tmp_path: Path) -
     once(training, 2)
     training()
     assert alerts(training.run) == []
-    assert "not shown to repeat" in reasons(training.run)[0]
+    assert "before this training was shown to repeat" in reasons(training.run)[0]
 
 
 def test_a_training_that_never_repeats_is_told_so_once(tmp_path: Path) -> None:
@@ -188,6 +190,72 @@ def test_a_training_that_never_repeats_is_told_so_once(tmp_path: Path) -> None:
     assert alerts(training.run) == []
     assert list(audits(training.run)) == [1, 2, 3]
     assert "use_deterministic_algorithms" in reasons(training.run)[-1]
+
+
+def _halved(step: int, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    loss = loss_fn(model, x)
+    loss.register_hook(lambda gradient: gradient / 2)  # as (loss / 2).backward() does
+    return loss
+
+
+WRONG: dict[str, tuple[Any, Any, str]] = {
+    "the audit's loss is another one": (
+        lambda model, x: 2 * loss_fn(model, x), None,
+        r"\(it gave (\S+), observe was given (\S+)\)"),
+    "the script calls backward of another one": (
+        loss_fn, _halved, r"\(it gave (\S+), and so did observe"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_audit_function_that_gives_another_loss_is_asked_about(
+    tmp_path: Path, name: str
+) -> None:
+    audit, loss_of, losses = WRONG[name]
+    training = Training(tmp_path / "run", audit=audit, ledger=tmp_path / "ledger")
+    training(loss_of=loss_of)
+    assert alerts(training.run) == []
+    assert list(audits(training.run)) == [1, 2, 3]
+    first, last = reasons(training.run)
+    for reason in (first, last):
+        assert "does audit return the loss whose backward() the script calls?" in reason
+        assert "deterministic" not in reason
+    assert "no step is audited any more" in last
+    found = re.search(losses, first)
+    assert found is not None
+    if name == "the audit's loss is another one":
+        assert float(found[1]) == pytest.approx(2 * float(found[2]), rel=1e-4)
+    assert [e.kind for e in read_ledger(tmp_path / "ledger")[0]] == ["audits"]
+
+
+def _one_argument(model: nn.Module) -> torch.Tensor:
+    raise AssertionError("never called with one argument")
+
+
+NO_LOSS: dict[str, tuple[Any, str]] = {
+    "takes one argument": (_one_argument, "it raised TypeError: _one_argument() takes 1"),
+    "raises": (lambda model, x: model(x["text"]), "it raised IndexError: "),
+    "returns a number": (lambda model, x: loss_fn(model, x).item(), "it returned float, no tensor"),
+    "returns each sample's loss": (
+        lambda model, x: model(x).square(), "it returned a tensor of shape (8, 1), no scalar"),
+    "returns a detached loss": (
+        lambda model, x: loss_fn(model, x).detach(), "it returned a tensor without a gradient"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_LOSS)
+def test_an_audit_function_that_fails_is_named_as_what_fails(tmp_path: Path, name: str) -> None:
+    audit, what = NO_LOSS[name]
+    training = Training(tmp_path, audit=audit)()
+    first, last = reasons(training.run)
+    for reason in (first, last):
+        assert reason.startswith(f"the function given as audit failed: {what}")
+        assert "returns the scalar loss whose backward() the script calls" in reason
+        assert "\n" not in reason
+    assert last.endswith("; no step is audited any more")
+    assert list(audits(training.run)) == [1, 3]  # given up at the third try
+    assert training.guard.health.errors == 0
+    assert alerts(training.run) == []
 
 
 UNCOMPARABLE: dict[str, tuple[Callable[[Training], dict[str, Any]], str]] = {
@@ -389,3 +457,65 @@ def test_copies_and_pickles_of_the_model_record_nothing(tmp_path: Path) -> None:
     training()
     assert training.model._forward_pre_hooks == {}
     assert set(audits(training.run).values()) == {"sound"}
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_parameters_frozen_for_a_while_are_left_out_of_the_comparison(
+    tmp_path: Path, to_none: bool
+) -> None:
+    seed_everything(1)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(), nn.Linear(WIDTH, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    with Guard(
+        model, optimizer, run=tmp_path, policy="record", audit=loss_fn, audit_rate=1.0
+    ) as guard:
+        for step in range(18):
+            if step in (6, 12):
+                model[0].requires_grad_(step == 12)
+            x = torch.randn(8, WIDTH)
+            loss = loss_fn(model, x)
+            loss.backward()
+            guard.observe(loss, x)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=to_none)
+        assert guard.health.errors == 0
+    assert reasons(tmp_path) == []
+    assert audits(tmp_path) == dict.fromkeys(range(1, 18), "sound")
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_parameters_frozen_within_a_step_accuse_nobody(tmp_path: Path, parts: int) -> None:
+    training = Training(tmp_path)
+    calls = 0
+
+    def freeze(step: int, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        frozen = next(model.parameters())
+        frozen.requires_grad_(step != 8 or calls % 2 == 1 < parts)
+        loss = loss_fn(model, x)
+        frozen.requires_grad_(True)
+        return loss
+
+    training(parts=parts, loss_of=freeze)
+    assert alerts(training.run) == []
+    assert reasons(training.run) == ["the script froze or unfroze parameters during the step"]
+
+
+def test_a_strike_that_cannot_be_written_is_told_with_what_was_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = tmp_path / "file" / "ledger.jsonl"
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    training = Training(tmp_path / "run", ledger=ledger)
+    once(training, 7)
+    training()
+    assert [(step, severity) for step, severity, _ in alerts(training.run)] == [(7, "proven")]
+    with RunReader(training.run) as reader:
+        ((step, detail),) = reader.rows("SELECT step, detail FROM events WHERE kind = 'ledger'")
+    assert step == 7
+    assert detail.startswith("a strike against cpu of ")
+    assert f"(step 7, intermittent) is not in the ledger {ledger}: " in detail
+    assert any(detail in record.getMessage() for record in caplog.records)
+    assert training.guard.health.errors == 2  # the strike, and at the end the count of audits
+    assert f"audits of cpu of {socket.gethostname()} is not in" in training.guard.health.last_error

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -78,7 +80,9 @@ def test_the_command_lists_and_clears(tmp_path: Path) -> None:
     bad_cpu(path)
     done = CliRunner().invoke(main, ["strikes", str(path)])
     assert done.exit_code == 1
-    first = done.output.splitlines()[0]
+    heading, first, *others = done.output.splitlines()
+    assert heading.startswith("OUT: exclude this device; in: ")
+    assert all(line.startswith("in   GPU-") for line in others)
     assert first.startswith("OUT")
     assert CPU in first
     assert "6 strikes in 1000 audits" in first
@@ -123,3 +127,48 @@ def test_a_ledger_that_is_a_folder_is_refused(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(SdcGuardError):
         Guard(model, optimizer, run=tmp_path / "run", ledger=tmp_path)
+
+
+def _guard_lines(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:
+    return [r.getMessage() for r in caplog.records if word in r.getMessage()]
+
+
+def test_a_ledger_that_cannot_be_written_is_told_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    path = tmp_path / "file" / "ledger.jsonl"
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with caplog.at_level(logging.WARNING):
+        Guard(model, optimizer, run=tmp_path / "run", ledger=path).close()
+    (line,) = _guard_lines(caplog, str(path))
+    assert "cannot be written" in line
+    assert "strikes are not kept" in line
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        Guard(model, optimizer, run=tmp_path / "other", ledger=tmp_path / "new" / "one").close()
+    assert _guard_lines(caplog, "ledger") == []
+    assert read_ledger(tmp_path / "new" / "one") == ([], 0)
+
+
+def test_a_pipe_is_no_ledger(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SdcGuardError, match="name a file"):
+        read_ledger(tmp_path / "pipe")
+
+
+def test_the_beginning_of_a_serial_clears_where_it_is_only_one(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    for device in ("GPU-6f2c-1", "GPU-6f3d-1", "GPU-6f3d-12"):
+        _append(path, device, 1)
+    for given, cleared in {"GPU-6f2": "GPU-6f2c-1", "GPU-6f3d-1": "GPU-6f3d-1"}.items():
+        done = CliRunner().invoke(main, ["strikes", str(path), "--clear", given])
+        assert done.exit_code == 0
+        assert json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["device"] == cleared
+    assert f"in   GPU-6f3d-12 ({socket.gethostname()}): 1 strike in 1 audit, " in done.output
+    for given, said in {"GPU-6f": "3 devices begin with GPU-6f", "": "no device"}.items():
+        done = CliRunner().invoke(main, ["strikes", str(path), "--clear", given])
+        assert done.exit_code == 2
+        assert said in done.output
+    assert len(read_ledger(path)[0]) == 5

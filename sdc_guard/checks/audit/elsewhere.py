@@ -12,7 +12,7 @@ from ...ranks import Ranks
 from .kept_step import KeptStep
 from .neighbours import Answer, Neighbours
 from .package import Package, copied_to, on_copy, original_in, run_packed
-from .step_replay import Result, put_back_after, rewind
+from .step_replay import Result, in_words, put_back_after, rewind
 from .subject import Subject, device_serial
 
 _MOST_DEVICES = 2  # with this one they are three, of which two can outvote one
@@ -124,7 +124,7 @@ class Places:
     def _of_answer(self, answer: Answer) -> Elsewhere | None:
         if not answer.results:
             if answer.reason:
-                self._reasons.append(f"not on {answer.place}: {answer.reason}")
+                self._reasons.append(f"not run on {answer.place}: {answer.reason}")
             return None
         return Elsewhere(answer.place, answer.results, self._matched.get(answer.place, 0))
 
@@ -136,8 +136,7 @@ class Places:
             if results[0] != original_in(package):
                 results.append(on_copy(package, copied))
         except Exception as error:  # noqa: BLE001 - because a model may refuse in any way
-            text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            self._reasons.append(f"not on {device}: {text}")
+            self._reasons.append(f"not run on {device}: {in_words(error)}")
             self._devices.remove(device)
             return None
         return Elsewhere(place, tuple(results), self._matched.get(place, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -19,6 +19,8 @@ from .local_gradients import LocalGradients
 from .outside import Outside
 from .subject import Subject
 from .surroundings import Autocast
+
+FROZEN: Final = "the script froze or unfroze parameters during the step"
 
 
 @dataclass
@@ -60,6 +62,7 @@ class KeptStep:
         weights: digests of all parameters, int64 (parameters, 3); None where it has to be cheap:
             then only what torch itself counts as a write to them is noticed.
         settings: torch's.
+        trained: which parameters require a gradient.
         micro_batches: observed so far.
         gradients: what the backwards gave, by their digests.
         scale: of the loss.
@@ -71,6 +74,7 @@ class KeptStep:
     outside: Outside
     weights: torch.Tensor | None
     settings: dict[str, Any]
+    trained: list[bool]
     gradients: OriginalGradients
     by_value: Collection[str] = ()
     micro_batches: list[MicroBatch] = field(default_factory=list)
@@ -102,6 +106,7 @@ class KeptStep:
             outside,
             None if cheap else digest_rows(subject.state),
             read(settings()),
+            subject.trained,
             OriginalGradients(subject, reduced=reduced),
             tuple(by_value),
         )
@@ -118,6 +123,8 @@ class KeptStep:
             now = Generators.now(devices)
             start = now if early is None else now.with_those_of(early, drawn)
             self._open = MicroBatch(start, now, Autocast.now(devices))
+            if self.subject.trained != self.trained:
+                self.refuse(FROZEN)
         self._open.forwards += 1
 
     def observed(self, loss: Any, batch: Any) -> None:
@@ -181,6 +188,7 @@ class OriginalGradients:
             for grad in before
             if grad is not None and grad.layout is torch.strided
         ]
+        self._trained = subject.trained
         self._seen = _references(before)
         self._versions: list[int] = []
         self._ended_reduced = False
@@ -197,7 +205,11 @@ class OriginalGradients:
     def backward_ended(self) -> str:
         """Read the gradients; returns why they cannot be compared, or ""."""
         self.backwards += 1
-        now = [parameter.grad for parameter in self._parameters]
+        # a frozen parameter may keep a gradient of before, which is no result of this step
+        now = [
+            parameter.grad if trained else None
+            for parameter, trained in zip(self._parameters, self._trained, strict=True)
+        ]
         if any(grad is not None and grad.layout is not torch.strided for grad in now):
             return "gradients are sparse"
         why_not = "" if self.backwards == 1 else self._accumulated(now)

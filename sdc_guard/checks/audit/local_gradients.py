@@ -26,6 +26,7 @@ class LocalGradients:
         self._handles = [
             parameter.register_post_accumulate_grad_hook(partial(self._digest, place))  # type: ignore[no-untyped-call] # torch has no types here
             for place, parameter in enumerate(parameters)
+            if parameter.requires_grad
         ]
 
     def rows(self, present: Sequence[bool]) -> torch.Tensor:

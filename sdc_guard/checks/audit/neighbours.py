@@ -19,7 +19,7 @@ import torch
 from ...ranks import Ranks
 from ...store.atomic import publish
 from .package import Package
-from .step_replay import Result
+from .step_replay import Result, in_words
 
 MOST_NEIGHBOURS = 2  # with this rank they are three, of which two can outvote one
 PATIENCE = 30.0  # seconds that a neighbour may be late, besides the time of its replays
@@ -100,7 +100,7 @@ class Neighbours:
             results = [] if package is None else answer(package)
             said["results"] = [[each.rows.hex(), list(each.present)] for each in results]
         except Exception as error:  # noqa: BLE001 - because a batch or a model may refuse in any way
-            said["reason"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            said["reason"] = in_words(error)
         text = json.dumps(said)
         target = folder / f"answer-{rank}-by-{self._rank}.json"
         publish(target, lambda path: path.write_text(text, encoding="utf-8"))

@@ -32,6 +32,7 @@ def packed(kept: KeptStep) -> Package:
         "weights": digest_rows(kept.subject.state).cpu(),
         "written": {name: parameters[name].detach().clone() for name in kept.by_value},
         "buffers": {name: buffer.detach().clone() for name, buffer in model.named_buffers()},
+        "trained": kept.trained,
         "training": [module.training for module in model.modules()],
         "in_place": list(kept.gradients.in_place),
         "scale": kept.scale,
@@ -70,7 +71,9 @@ def run_packed(package: Package, subject: Subject) -> Result:
         raise NotComparable(f"another kind of device: {kind}")
     _set_state(package, subject)
     if not torch.equal(digest_rows(subject.state).cpu(), package["weights"]):
-        raise NotComparable("its parameters are others")
+        raise NotComparable("it holds other parameters than this rank")
+    if subject.trained != package["trained"]:
+        raise NotComparable("it has other parameters frozen than this rank")
     steps = Steps(subject, package["in_place"], package["scale"])
     device = subject.device
     for one in package["micro_batches"]:

@@ -12,6 +12,7 @@ import torch
 from ...detect.ladder import Elsewhere, Finding, Repeats, judge, wants_another
 from ...signals.restoration import ParameterWritten
 from ..answers.probe import written_in
+from .doubts import same_loss, why_not_shown
 from .elsewhere import Places
 from .kept_step import KeptStep
 from .limits import hooks_on_gradients
@@ -19,8 +20,10 @@ from .package import Package, packed
 from .prelude import Prelude
 from .report import AuditReport
 from .step_replay import (
+    AuditFailed,
     NotComparable,
     Result,
+    in_words,
     original_of,
     put_back_after,
     rewind,
@@ -28,7 +31,11 @@ from .step_replay import (
 )
 from .subject import Subject
 
-_GIVEN_UP: Final = 3  # audits that differ without one that did not: this training does not repeat
+_GIVEN_UP: Final = 3  # audits that fail or differ without one that repeated
+_LOSS_WANTED: Final = (
+    "audit(model, batch) takes the model and the batch that guard.observe() was given, and returns "
+    "the scalar loss whose backward() the script calls"
+)
 UNSEEN: Final = (
     "the step's forward was not seen: give the Guard the module that the script calls, compiled by "
     "torch.compile(model) if at all"
@@ -82,6 +89,8 @@ class AuditRun:
         self._before = Repeats()
         self._losses_agreed = False
         self._newest: _Evidence | None = None
+        self._look_failed = ""  # not told until a replay works: it may be the function itself
+        self._failed = 0  # audits by the function's own fault; none once it worked
 
     def with_subject(self, subject: Subject) -> None:
         """Layers changed: the next step is looked at first."""
@@ -103,7 +112,7 @@ class AuditRun:
             raise GiveUp(str(error)) from None
         except Exception as error:  # noqa: BLE001 - because the script's function may raise anything
             self.written = set()  # not every operation runs while it is watched
-            self._report.not_comparable(step, f"the first look at it failed: {_said(error)}")
+            self._look_failed = f"the first look at it failed: {in_words(error)}"
         finally:
             self.busy = False
             self.prelude.look_ended()
@@ -136,8 +145,13 @@ class AuditRun:
         finally:
             self.busy = False
         if kept is None or original is None:
+            if self._failed >= _GIVEN_UP:
+                raise GiveUp(reason)
             self._report.not_comparable(step, reason)
             return
+        if self._look_failed:
+            self._report.not_comparable(step, self._look_failed)
+            self._look_failed = ""
         self._newest = _Evidence(original, here, elsewhere)
         self._conclude(step, kept, self._newest, alerted=alerted, started=started)
 
@@ -168,8 +182,14 @@ class AuditRun:
                 return packed(kept) if self._places else None, ""
         except ParameterWritten as error:
             raise GiveUp(f"{error}, which it had not done at the first step") from None
-        except Exception as error:  # noqa: BLE001 - because the script's function may raise anything
-            return None, str(error) if isinstance(error, NotComparable) else _said(error)
+        except NotComparable as error:
+            return None, str(error)
+        except AuditFailed as error:
+            if self._before == Repeats():
+                self._failed += 1
+            return None, f"the function given as audit failed: {error}; {_LOSS_WANTED}"
+        except Exception as error:  # noqa: BLE001 - because autograd may raise anything
+            return None, f"running it again failed: {in_words(error)}"
 
     def _judged(self, evidence: _Evidence, *, alerted: bool) -> Finding:
         return judge(
@@ -197,39 +217,30 @@ class AuditRun:
         self._report.audited(step, finding, len(evidence.here), places, seconds)
         loss = self._loss(kept, evidence)
         if not evidence.repeats and not before.shown:
-            self._not_shown(step)
+            self._not_shown(step, kept, evidence)
         elif finding.differs or finding.verdict == "data or software":
             self._report.found(step, finding, evidence.differing(kept.subject.names), loss)
 
     def _loss(self, kept: KeptStep, evidence: _Evidence) -> str:
         """How the replays' loss compares with the observed one: "" where it never was the same."""
-        observed = [None if x.loss is None else x.loss.cpu() for x in kept.micro_batches]
         replayed = evidence.here[0].losses
-        equal = all(
-            one is not None and (torch.equal(one, two) or bool(one.isnan() and two.isnan()))
-            for one, two in zip(observed, replayed, strict=True)
-        )
+        equal = all(map(same_loss, kept.micro_batches, replayed))
         self._losses_agreed = self._losses_agreed or equal
         if not self._losses_agreed:
             return ""  # a script may observe another one than it calls backward() of
         return "equal" if equal else "differs"
 
-    def _not_shown(self, step: int) -> None:
+    def _not_shown(self, step: int, kept: KeptStep, evidence: _Evidence) -> None:
         """A step differed, and that means nothing: perhaps no step of this training repeats."""
-        hooks = hooks_on_gradients(self._subject)
-        why = "other hooks on gradients" if hooks else "its kernels, or a state of its own"
-        reason = (
-            f"this training was not shown to repeat bit for bit here ({why}): "
-            "torch.use_deterministic_algorithms(True), and see docs/verdicts.md"
+        reason, losses = why_not_shown(
+            evidence.here,
+            kept.micro_batches,
+            matched=self._before.matched,
+            hooked=hooks_on_gradients(self._subject),
         )
         if self._before.matched == 0 and self._before.differed >= _GIVEN_UP:
-            raise GiveUp(reason)
-        self._report.not_comparable(step, reason)
-
-
-def _said(error: Exception) -> str:
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return f"running it again failed: {text}"
+            raise GiveUp(f"{reason}{losses}")
+        self._report.not_comparable(step, reason, losses)
 
 
 def _deterministic(subject: Subject) -> bool:

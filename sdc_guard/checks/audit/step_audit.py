@@ -143,6 +143,7 @@ class StepAudit(Check):
             self._kept = None
         self._places.close()
         self._report.close()
+        self._report.raise_lost()
 
     def _forward_begins(self) -> None:
         """Called by the hook on the model."""
@@ -193,6 +194,7 @@ class StepAudit(Check):
             self._run(step, self._kept, scheduled=scheduled, alerted=alerted)
         except GiveUp as error:
             self._give_up(step, str(error))
+        self._report.raise_lost()  # counted, and told, by the guard
 
     def _give_up(self, step: int, reason: str) -> None:
         self._off = True

@@ -20,7 +20,7 @@ from ...signals.batch import pinned
 from ...signals.reading import read
 from ...signals.restoration import Kept, ParameterWritten
 from .generators import Generators
-from .kept_step import KeptStep, MicroBatch
+from .kept_step import FROZEN, KeptStep, MicroBatch
 from .subject import Subject
 
 
@@ -30,6 +30,20 @@ class NotComparable(Exception):
     Args:
         reason: in words.
     """
+
+
+class AuditFailed(Exception):
+    """The function given as audit raised, or returned no loss.
+
+    Args:
+        what: in words.
+    """
+
+
+def in_words(error: Exception) -> str:
+    """One line; the kind of an error only where it is not this package's own."""
+    kind = "" if isinstance(error, (NotComparable, AuditFailed)) else f"{type(error).__name__}: "
+    return " ".join(f"{kind}{error}".split())[:300]
 
 
 @dataclass(frozen=True)
@@ -104,6 +118,8 @@ def rewind(kept: KeptStep) -> None:
     weights = kept.weights
     if weights is not None and not torch.equal(digest_rows(kept.subject.state), weights):
         raise NotComparable("parameters changed between forward and step")
+    if kept.subject.trained != kept.trained:
+        raise NotComparable(FROZEN)
     if read(settings()) != kept.settings:
         raise NotComparable("torch's settings changed between forward and step")
 
@@ -149,6 +165,25 @@ def run_again(kept: KeptStep, watching: Watching) -> Result:
     return steps.result()
 
 
+def _loss_of(subject: Subject, batch: Any) -> torch.Tensor:
+    """What the function given as audit returns.
+
+    Raises:
+        AuditFailed: that is no loss, or it raised.
+    """
+    try:
+        loss: Any = subject.loss_fn(subject.model, batch)
+    except Exception as error:
+        raise AuditFailed(f"it raised {in_words(error)}") from error
+    if not isinstance(loss, torch.Tensor):
+        raise AuditFailed(f"it returned {type(loss).__name__}, no tensor")
+    if loss.numel() != 1:
+        raise AuditFailed(f"it returned a tensor of shape {tuple(loss.shape)}, no scalar")
+    if not loss.requires_grad:
+        raise AuditFailed("it returned a tensor without a gradient")
+    return loss
+
+
 class Steps:
     """Micro-batches, one after the other, and the sum of their gradients.
 
@@ -171,13 +206,16 @@ class Steps:
         with torch.inference_mode(mode=False), torch.enable_grad():
             with micro.autocast.again():
                 # a copy: the loss function may take the batch apart
-                loss = self._subject.loss_fn(self._subject.model, pinned(batch))
+                loss = _loss_of(self._subject, pinned(batch))
                 self._losses.append(loss.detach().to(torch.float64).reshape(()))
                 if self._scale is not None:
                     loss = loss * self._scale.to(loss.device)
-            found = torch.autograd.grad(loss, parameters, allow_unused=True)
+            trained = [place for place, each in enumerate(parameters) if each.requires_grad]
+            found = torch.autograd.grad(
+                loss, [parameters[place] for place in trained], allow_unused=True
+            )
         with torch.no_grad():
-            for place, gradient in enumerate(found):
+            for place, gradient in zip(trained, found, strict=True):
                 if gradient is not None:
                     self._add(place, gradient.detach())
 

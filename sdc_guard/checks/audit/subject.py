@@ -68,6 +68,11 @@ class Subject:
         return Outside(roots_of(self.loss_fn, self.model), self.model)
 
     @property
+    def trained(self) -> list[bool]:
+        """Which of the parameters require a gradient now; a script may freeze some for a while."""
+        return [parameter.requires_grad for parameter in self.parameters]
+
+    @property
     def state(self) -> list[torch.Tensor]:
         """All parameters, those that are not trained too."""
         return [parameter.detach() for parameter in self.model.parameters()]
