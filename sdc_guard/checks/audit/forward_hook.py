@@ -20,15 +20,16 @@ class ForwardHook:
 
     Args:
         model: whose forward is meant.
-        begins: a bound method, called without arguments; it must not raise.
+        begins: a bound method, called with what the model is given: (args, kwargs). It must not
+            raise.
     """
 
-    def __init__(self, model: torch.nn.Module, begins: Callable[[], None]) -> None:
+    def __init__(self, model: torch.nn.Module, begins: Callable[[Any], None]) -> None:
         self._begins: Any = weakref.WeakMethod(begins)
         self._owner = os.getpid()
-        self._handle = model.register_forward_pre_hook(self)
+        self._handle = model.register_forward_pre_hook(self, with_kwargs=True)
 
-    def __call__(self, module: torch.nn.Module, arguments: Any) -> None:
+    def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Called by torch."""
         if torch.compiler.is_compiling():
             return
@@ -36,7 +37,7 @@ class ForwardHook:
             return
         begins = self._begins()
         if begins is not None:
-            begins()
+            begins((args, kwargs))
 
     def remove(self) -> None:
         """Remove the hook."""
@@ -49,5 +50,5 @@ class ForwardHook:
 class SilentHook:
     """What a forward hook becomes in a copy of the model."""
 
-    def __call__(self, module: torch.nn.Module, arguments: Any) -> None:
+    def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Nothing."""

@@ -30,7 +30,7 @@ class MicroBatch:
     Attributes:
         generators: as they were when the loss function began.
         at_forward, autocast: as they were when the model was called.
-        forwards: how often the model was called.
+        inputs: digests of what the model was given at each call; None for one of no tensor.
         batch: as it was given to observe(), by reference; `digest` is of its content then.
         loss: float64 of the exact value, or None.
     """
@@ -38,7 +38,7 @@ class MicroBatch:
     generators: Generators
     at_forward: Generators
     autocast: Autocast
-    forwards: int = 0
+    inputs: list[torch.Tensor | None] = field(default_factory=list)
     batch: Any = None
     digest: torch.Tensor | None = None
     loss: torch.Tensor | None = None
@@ -111,12 +111,15 @@ class KeptStep:
             tuple(by_value),
         )
 
-    def forward_begins(self, early: Generators | None, drawn: Collection[str]) -> None:
+    def forward_begins(
+        self, early: Generators | None, drawn: Collection[str], given: torch.Tensor | None
+    ) -> None:
         """The model is called; the first time since the last batch, a micro-batch begins.
 
         Args:
             early: the generators after the micro-batch before, if it is known.
             drawn: names of those from which the loss function draws before it calls the model.
+            given: digests of what the model is given.
         """
         if self._open is None:
             devices = self.subject.devices
@@ -125,7 +128,7 @@ class KeptStep:
             self._open = MicroBatch(start, now, Autocast.now(devices))
             if self.subject.trained != self.trained:
                 self.refuse(FROZEN)
-        self._open.forwards += 1
+        self._open.inputs.append(given)
 
     def observed(self, loss: Any, batch: Any) -> None:
         """The script gave the loss and the batch of the micro-batch that was open."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
@@ -40,6 +42,12 @@ def why_never(model: torch.nn.Module, subject: Subject) -> str:
 def hooks_on_gradients(subject: Subject) -> bool:
     """Whether other hooks than the guard's run when a gradient is accumulated."""
     return any(
-        len(getattr(parameter, "_post_accumulate_grad_hooks", None) or ()) > 1
+        not _is_the_guards(hook)
         for parameter in subject.parameters
+        for hook in (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
     )
+
+
+def _is_the_guards(hook: Any) -> bool:
+    owner = getattr(getattr(hook, "func", None), "__self__", None)
+    return type(owner).__module__.startswith("sdc_guard.")

@@ -8,7 +8,11 @@ observed, or the step before ended.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
+import torch
+
+from ...signals.batch import batch_digest
 from .generators import Generators
 from .kept_step import KeptStep
 from .outside import Outside
@@ -31,16 +35,20 @@ class Prelude:
         self._at_start: tuple[Outside, Generators] | None = None
         self._first: Generators | None = None
         self._looking = False
-        self._calls = 0
+        self._inputs: list[torch.Tensor | None] = []
 
     def look_begins(self) -> None:
         """The loss function is about to be run, to learn what it does first."""
         self._at_start = self._subject.outside(), Generators.now(self._subject.devices)
         self._looking = True
 
-    def called(self) -> None:
-        """The model is called, by a replay or a look."""
-        self._calls += 1
+    def called(self, given: Any) -> None:
+        """The model is called, by a replay or a look.
+
+        Args:
+            given: to it.
+        """
+        self._inputs.append(batch_digest(given))
         if self._looking and self._at_start is not None:
             self._looking = False
             outside, generators = self._at_start
@@ -75,9 +83,13 @@ class Prelude:
             now.take_from(self._outside, self._variables)
         return now
 
-    def forward_begins(self, kept: KeptStep) -> None:
-        """The training calls the model."""
-        kept.forward_begins(self._generators, self._drawn)
+    def forward_begins(self, kept: KeptStep, given: Any) -> None:
+        """The training calls the model.
+
+        Args:
+            given: to it.
+        """
+        kept.forward_begins(self._generators, self._drawn, batch_digest(given))
 
     # what a replay asks
 
@@ -86,7 +98,7 @@ class Prelude:
         first, self._first = self._first, None
         return first
 
-    def calls(self) -> int:
-        """How many there were since the last time this was asked."""
-        calls, self._calls = self._calls, 0
-        return calls
+    def inputs(self) -> list[torch.Tensor | None]:
+        """Digests of what each call since the last time was given; None for one of no tensor."""
+        inputs, self._inputs = self._inputs, []
+        return inputs

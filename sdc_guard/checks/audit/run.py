@@ -203,6 +203,11 @@ class AuditRun:
             self._report.not_comparable(step, "gradients were not zero when the forward began")
             return
         before = self._before
+        if not evidence.repeats and before.shown and hooks_on_gradients(self._subject):
+            self._report.not_comparable(
+                step, "a hook of the script runs on accumulated gradients, and may change them"
+            )
+            return
         finding = self._judged(evidence, alerted=alerted)
         self._before = Repeats(
             before.matched + evidence.repeats,

@@ -145,18 +145,18 @@ class StepAudit(Check):
         self._report.close()
         self._report.raise_lost()
 
-    def _forward_begins(self) -> None:
-        """Called by the hook on the model."""
+    def _forward_begins(self, given: Any) -> None:
+        """Called by the hook on the model, with what the model is given."""
         if self._off:
             return
         try:
             if self._run.busy:
-                self._run.prelude.called()
+                self._run.prelude.called(given)
                 return
             if self._kept is None and self._wanted(self._next):
                 self._kept = self._begun()
             if self._kept is not None:
-                self._run.prelude.forward_begins(self._kept)
+                self._run.prelude.forward_begins(self._kept, given)
         except Exception as error:  # noqa: BLE001 - because it would surface in the script's forward
             self._kept, self._trouble = None, error
 

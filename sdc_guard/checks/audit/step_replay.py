@@ -130,8 +130,8 @@ class Watching(Protocol):
     def first_call(self) -> Generators | None:
         """The generators at the first call since the last time this was asked, if they count."""
 
-    def calls(self) -> int:
-        """How many there were since the last time this was asked."""
+    def inputs(self) -> list[torch.Tensor | None]:
+        """Digests of what each call since the last time was given; None for one of no tensor."""
 
 
 def run_again(kept: KeptStep, watching: Watching) -> Result:
@@ -149,20 +149,31 @@ def run_again(kept: KeptStep, watching: Watching) -> Result:
     for micro in kept.micro_batches:
         micro.generators.put()
         watching.first_call()
-        watching.calls()
+        watching.inputs()
         steps.add(micro.batch, micro)
-        calls, begun = watching.calls(), watching.first_call()
-        if calls != micro.forwards:
+        inputs, begun = watching.inputs(), watching.first_call()
+        if len(inputs) != len(micro.inputs):
             raise NotComparable(
-                f"the script called the model {micro.forwards} times for a batch, and "
-                f"audit(model, batch) {calls} times"
+                f"the script called the model {len(micro.inputs)} times for a batch, and "
+                f"audit(model, batch) {len(inputs)} times"
             )
         if begun is not None and begun.different(micro.at_forward):
             raise NotComparable(
                 "the loss function draws random numbers before it calls the model, and between "
                 "two steps something else drew from the same generator"
             )
+        if not all(map(_equal, inputs, micro.inputs)):
+            raise NotComparable(
+                "audit(model, batch) gives the model another input than the script did: it makes "
+                "another one, or the batch was changed before guard.observe(loss, batch)"
+            )
     return steps.result()
+
+
+def _equal(one: torch.Tensor | None, two: torch.Tensor | None) -> bool:
+    if one is None or two is None:
+        return one is two
+    return torch.equal(one, two)
 
 
 def _loss_of(subject: Subject, batch: Any) -> torch.Tensor:
