@@ -86,7 +86,7 @@ class Collector:
         self._carried = [key for key in self._carried if key in state.sizes()]
 
     def remove(self) -> None:
-        """Remove the hook on the model, and have nothing read any more."""
+        """Remove the hooks on the model, and have nothing read any more."""
         if self._overlap is not None:
             self._overlap.cancel()
         if self._buffers is not None:
@@ -126,8 +126,14 @@ class Collector:
 
     def backward_begins(self) -> None:
         """A backward begins: the state is at rest until the optimizer steps."""
+        self.forward_ended()
         if self._overlap is not None and self._found is None and self._to_digest() != []:
             self._overlap.backward_begins(self.capture.backwards, self._tensors, self.state.offsets)
+
+    def forward_ended(self) -> None:
+        """The forwards of a step are over, as far as can be told."""
+        if self._buffers is not None:
+            self._buffers.forward_ended()
 
     def _most_is_done(self) -> None:
         if self._overlap is not None and self._found is None and self._to_digest() != []:

@@ -8,6 +8,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,15 @@ from .signals.flat_shards import flat_parts
 from .signals.gradient_digests import GradientDigests
 from .signals.gradients import GradientCapture
 from .signals.layers import reducing_groups, trained_by
-from .signals.limits import AT_THE_STEP, CAPTURING, NOT_BESIDE, PIPELINE, capturing, limits
+from .signals.limits import (
+    AT_THE_STEP,
+    CAPTURING,
+    NO_FORWARD,
+    NOT_BESIDE,
+    PIPELINE,
+    capturing,
+    limits,
+)
 from .signals.optimizer_audit import OptimizerAudit
 from .signals.overlap import Overlap
 from .signals.pipeline import stage_numbers
@@ -103,9 +112,11 @@ class Guard:
             between backward and step. The share that is watched is recorded at the end, as the
             event "overlap". On a CUDA device the second reading is on a stream of its own, from
             three quarters of the backward on, and only for steps of one backward.
-        digest_buffers: whether the model's buffers are digested, all of them after each step.
-            Those that the forward writes to (averages of batch norms) are compared when the
-            first forward after the step begins, the others at the next step.
+        digest_buffers: whether the model's buffers are digested, all of them after each step, and
+            compared when the first forward after it begins. What happens to them from there to the
+            end of the step is not watched, as a forward may write to them. A script's own write
+            between the two, through .data or NumPy, needs refresh(). Where hooks are not told of
+            the forward (a model compiled in place), buffers are not compared.
         digest_gradients: whether the digest of each gradient is recorded at each step, as its norm
             is: reduced, before clipping. It is taken once a backward.
         replicas_every: steps from one comparison of what several ranks hold alike to the next;
@@ -386,6 +397,7 @@ class Guard:
                 self._collector.find_state(self._step)
             self._keep("before")
             if not later:
+                self._collector.forward_ended()
                 self._checks.step_begins(self._step)
                 self._emit()
                 self._checks.judged(self._step)
@@ -524,7 +536,8 @@ class Guard:
         groups = reducing_groups(self._model)
         flat = flat_parts(self._model)
         held = self._place.buffers
-        buffers = CarriedBuffers(held, self._model, self.health.trouble) if held else None
+        untold = partial(self._tell, NO_FORWARD)
+        buffers = CarriedBuffers(held, self._model, untold, self.health.trouble) if held else None
         self._reduces = bool(groups)
         self._watched = group_sizes(self._optimizers)
         self._capture = GradientCapture(
@@ -545,7 +558,6 @@ class Guard:
             reduces=self._reduces,
             trained={layer.id for layer, parameter in owned if parameter.requires_grad},
             buffers=[buffer.layer for buffer in held],
-            buffers_on_devices=buffers.on_devices() if buffers else (),
         )
         state = CarriedState(
             self._place.parameters, self._optimizers, self._place.written_by_forward, flat

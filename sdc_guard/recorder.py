@@ -76,7 +76,6 @@ class Recorder:
         reduces: bool,
         trained: Collection[int],
         buffers: Sequence[Layer] = (),
-        buffers_on_devices: Collection[int] = (),
     ) -> None:
         """Set the layers whose measures come, in their order.
 
@@ -88,11 +87,9 @@ class Recorder:
             reduces: whether they are known to be, by DistributedDataParallel.
             trained: numbers of those that an optimizer may write to: the others are frozen.
             buffers: that are digested.
-            buffers_on_devices: numbers of those of which it is not known yet whether the forward
-                writes to them.
         """
         self._writer.make_room(room(len(named), buffers=len(buffers)))
-        self._foreign.watch({layer.id for layer in named} - set(trained) | set(buffers_on_devices))
+        self._foreign.watch({layer.id for layer in named} - set(trained))
         self._names = {layer.id: layer.name for layer in (*named, *buffers)}
         self._order = np.array([layer.id for layer in layers], dtype=np.int32)
         self._numel = np.array([layer.numel for layer in layers], dtype=np.int64)

@@ -7,13 +7,9 @@ on; what was seen at rest once is expected to stay.
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from .carried import DigestTable, changed
-
-_FOREIGN: Final = ("param", "buffer")
 
 
 class ForeignState:
@@ -30,7 +26,7 @@ class ForeignState:
         return not (self._unknown or self._written)
 
     def watch(self, layers: set[int]) -> None:
-        """Set the layers, by number: those that no optimizer owns, frozen ones, and buffers."""
+        """Set the layers, by number: those that no optimizer owns, and frozen ones."""
         self._written &= layers  # one that was unfrozen is the optimizer's from now on
         self._known &= layers
         self._unknown = layers - self._known
@@ -39,10 +35,10 @@ class ForeignState:
         """Take in one comparison; the layers that turned out to be written to by it."""
         if not self._unknown or left_behind is None:
             return set()
-        compared = {layer for kind, layer in found.keys if kind in _FOREIGN}
-        compared &= {layer for kind, layer in left_behind.keys if kind in _FOREIGN}
+        compared = {layer for kind, layer in found.keys if kind == "param"}
+        compared &= {layer for kind, layer in left_behind.keys if kind == "param"}
         compared &= self._unknown
-        differ = {key[1] for key, _, _ in changed(left_behind, found) if key[0] in _FOREIGN}
+        differ = {key[1] for key, _, _ in changed(left_behind, found) if key[0] == "param"}
         self._unknown -= compared
         self._known |= compared
         self._written |= compared & differ
@@ -55,7 +51,7 @@ class ForeignState:
         kept = [
             place
             for place, (kind, layer) in enumerate(table.keys)
-            if kind not in _FOREIGN or layer not in self._written
+            if kind != "param" or layer not in self._written
         ]
         rows = table.rows[np.array(kept, dtype=np.intp)]
         return DigestTable(tuple(table.keys[place] for place in kept), rows)

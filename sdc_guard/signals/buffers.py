@@ -1,27 +1,24 @@
 """The model's buffers, digested beside its parameters.
 
-A buffer at rest (a mask, a table of positions) is compared from the end of a step to the next
-step. One that the forward writes to (the averages of a batch norm) is compared from the end of a
-step to the beginning of the first forward after it, of whatever kind: an evaluation may write as
-well. Which is which is learned: statistics of norms are written by kernels that do not tell, all
-others are taken to be at rest until they are seen to change from one step to the next. A buffer
-whose memory or version counter is another one by then was written to by an operation of torch,
-which no fault in memory is, and is not compared.
+A forward may write to any of them, at any step and in ways that leave no trace: kernels of norms,
+writes through `.data` or NumPy. So each is compared from the end of a step to the beginning of the
+first forward after it, of whatever kind: an evaluation may write as well. What happens to it from
+there to the end of the step is not watched. A buffer whose memory or version counter is another
+one by then was written to by an operation of torch, which no fault in memory is, and is not
+compared.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.modules.batchnorm import _NormBase
 
 from ..detect.carried import Key
 from ..digest import digest_rows
-from ..digest.reference import stack_rows
 from ..store.run_file import Layer
 from .kept_values import version
 from .layers import data_parallel_names, plain_name
@@ -46,11 +43,6 @@ class Buffer:
         if found is None or found.layout is not torch.strided or found.is_meta:
             return None
         return local(found)
-
-    @property
-    def statistics(self) -> bool:
-        """Whether a norm keeps its averages in it."""
-        return isinstance(self.module, _NormBase)
 
 
 def model_buffers(model: torch.nn.Module) -> list[Buffer]:
@@ -87,11 +79,18 @@ class _Left:
 
 
 class CarriedBuffers:
-    """Digests of buffers after a step, and as the next one finds them.
+    """Digests of buffers after a step, and as the first forward after it finds them.
+
+    A hook on the model tells when its forward begins. Hooks on the modules that hold buffers, or
+    contain some that do, tell of parts that are called by themselves: after one of these nothing
+    is compared until the next step. Once a step went by without a forward that was told, as those
+    of a compiled model are not, nothing is compared any more: there may be others before the one
+    that is told.
 
     Args:
         buffers: with their numbers.
-        model: whose forward tells when the buffers may be written to.
+        model: that holds them.
+        untold: called when a step goes by without a forward that was told.
         trouble: called with a place and an exception for what goes wrong there.
     """
 
@@ -99,30 +98,33 @@ class CarriedBuffers:
         self,
         buffers: list[Buffer],
         model: torch.nn.Module,
+        untold: Callable[[], None],
         trouble: Callable[[str, BaseException], None],
     ) -> None:
-        self._trouble = trouble
+        self._untold, self._trouble = untold, trouble
         self._buffers = {(KIND, buffer.layer.id): buffer for buffer in buffers}
-        self._written: set[Key] = {k for k, buffer in self._buffers.items() if buffer.statistics}
-        self._at_rest: set[Key] = set()
         self._left: dict[Key, _Left] = {}
-        self._found: dict[Key, torch.Tensor] = {}
+        self._found: PendingDigests = NO_DIGESTS
         self._changed: dict[Key, torch.Tensor] = {}  # as they were found
-        self._due = False
-        self.urgent = False
-        self._handle = model.register_forward_pre_hook(_ForwardBegins(self))
+        self._due = False  # a step has ended, and no forward of the model has begun since
+        self._part = False  # a forward of a part has
+        self._told = False  # of a forward since the last backward began
+        self._blind = False
+        self._handles = [  # before other hooks, which may write to buffers
+            module.register_forward_pre_hook(_ForwardBegins(self, module is model), prepend=True)
+            for module in model.modules()
+            if next(module.buffers(), None) is not None
+        ]
 
     def remove(self) -> None:
-        """Remove the hook."""
-        self._handle.remove()
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
 
-    def on_devices(self) -> set[int]:
-        """Numbers of those of which it cannot be learned here whether the forward writes to them.
-
-        Their digests would have to be waited for.
-        """
-        tensors = self._tensors(self._buffers.keys() - self._written)
-        return {number for (_, number), tensor in tensors.items() if not tensor.is_cpu}
+    @property
+    def urgent(self) -> bool:
+        """Whether one is known to differ."""
+        return bool(self._changed)
 
     def changed_tensor(self, key: Key) -> torch.Tensor | None:
         """A buffer as it was when it was found to differ."""
@@ -130,50 +132,55 @@ class CarriedBuffers:
 
     def after(self) -> PendingDigests:
         """Digests of all of them after a step."""
-        tensors = self._tensors(self._buffers)
+        tensors = self._tensors()
         rows = digest_rows(list(tensors.values()))
         values: list[Any] = rows.tolist() if rows.is_cpu else [None] * len(tensors)
         self._left = {
             key: _Left(tensor.data_ptr(), version(tensor), row)
             for (key, tensor), row in zip(tensors.items(), values, strict=True)
         }
-        self._found, self._changed, self._due = {}, {}, True
+        self._found, self._changed, self._due, self._part = NO_DIGESTS, {}, True, False
         return PendingDigests(tuple(tensors), rows) if tensors else NO_DIGESTS
 
+    def part_begins(self) -> None:
+        """The forward of a part of the model begins, perhaps as a part of the model's."""
+        self._part = True
+
     def forward_begins(self) -> None:
-        """The first forward after a step begins: what it writes to is at rest until now."""
+        """The model's forward begins: if it is the first after a step, buffers were at rest."""
+        self._told = True
         if not self._due or capturing():
             return
+        self._due = False
+        if self._part or self._blind:
+            return
         try:
-            self._due = False
-            tensors = self._tensors(self._written)
-            self._take(
-                {k: found for k, found in tensors.items() if not self._was_written(k, found)}
-            )
+            self._compare()
         except Exception as error:  # noqa: BLE001 - because it would surface in the user's forward
             self._trouble("digesting buffers", error)
 
-    def before(self) -> PendingDigests:
-        """Digests as the step found them, of those that are compared with what was left."""
-        self.urgent, self._due = False, False
-        rest = self._tensors([key for key in self._left if key not in self._written])
-        self._written |= {key for key, tensor in rest.items() if self._was_written(key, tensor)}
-        self._take({key: tensor for key, tensor in rest.items() if key not in self._written})
-        for key in rest.keys() & self._changed.keys() - self._at_rest:
-            # at its very first comparison: by an operation that does not tell
-            self._written.add(key)
-            del self._found[key], self._changed[key]
-        self._at_rest |= rest.keys() - self._written
-        found, self._found, self._left = self._found, {}, {}
-        self.urgent = bool(self._changed)
-        if not found:
-            return NO_DIGESTS
-        order = [key for key in self._buffers if key in found]
-        return PendingDigests(tuple(order), stack_rows([found[key] for key in order]))
+    def forward_ended(self) -> None:
+        """The forwards of a step are over; those that follow are not the script's."""
+        if self._due and not self._told and not self._blind:
+            self._blind = True
+            self._untold()
+        self._due = self._told = False
 
-    def _take(self, tensors: dict[Key, torch.Tensor]) -> None:
+    def before(self) -> PendingDigests:
+        """Digests of those that were compared with what the step before left."""
+        self._due = False
+        return self._found
+
+    def _compare(self) -> None:
+        tensors = {
+            key: tensor
+            for key, tensor in self._tensors().items()
+            if not self._was_written(key, tensor)
+        }
+        if not tensors:
+            return
         rows = digest_rows(list(tensors.values()))
-        self._found.update(zip(tensors, rows.unbind(), strict=True))
+        self._found = PendingDigests(tuple(tensors), rows)
         if not rows.is_cpu:
             return
         for (key, tensor), row in zip(tensors.items(), rows.tolist(), strict=True):
@@ -184,23 +191,28 @@ class CarriedBuffers:
         left = self._left.get(key)
         return left is None or (left.memory, left.version) != (tensor.data_ptr(), version(tensor))
 
-    def _tensors(self, keys: Container[Key]) -> dict[Key, torch.Tensor]:
-        found = {key: self._buffers[key].tensor() for key in self._buffers if key in keys}
+    def _tensors(self) -> dict[Key, torch.Tensor]:
+        found = {key: buffer.tensor() for key, buffer in self._buffers.items()}
         return {key: tensor for key, tensor in found.items() if tensor is not None}
 
 
 class _ForwardBegins:
-    """The hook on the model; in a copy of the model it does nothing."""
+    """The hook on a module; in a copy of the module it does nothing."""
 
-    def __init__(self, buffers: CarriedBuffers | None = None) -> None:
+    def __init__(self, buffers: CarriedBuffers | None = None, whole: bool = False) -> None:
         self._buffers = None if buffers is None else weakref.ref(buffers)
+        self._whole = whole
 
     def __call__(self, *_: Any) -> None:
         if torch.compiler.is_compiling():
             return  # as a part of the model it would be compiled, and the model again because of it
         buffers = None if self._buffers is None else self._buffers()
-        if buffers is not None:
+        if buffers is None:
+            return
+        if self._whole:
             buffers.forward_begins()
+        else:
+            buffers.part_begins()
 
     def __reduce__(self) -> tuple[type[_ForwardBegins], tuple[()]]:
         return _ForwardBegins, ()

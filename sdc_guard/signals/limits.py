@@ -23,6 +23,10 @@ COMPILED_AUTOGRAD = (
     "compiled autograd: hooks cannot tell when a backward ends, so gradients are read at the "
     "optimizer's step, after any clipping"
 )
+NO_FORWARD = (
+    "a step came without a forward that hooks can tell of (the model is compiled, or not called as "
+    "a module): buffers are digested, and no longer compared"
+)
 _FSDP1 = (
     "FullyShardedDataParallel (FSDP1) hides its parameters from hooks: gradients are read at the "
     "optimizer's step, this rank's part of them, after any clipping; fully_shard (FSDP2) is seen "

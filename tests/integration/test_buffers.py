@@ -42,6 +42,10 @@ _FOUND = """
     SELECT step, name, detail->>'kind', (detail->>'index')::INT, detail->'bits' FROM alerts
     JOIN layer_names USING (layer) WHERE detector = 'carried_digest' AND severity = 'proven'
 """
+_COMPARED = """
+    SELECT step, count(*)::INT FROM digests WHERE kind = 'buffer' AND phase = 'before'
+    GROUP BY step ORDER BY step
+"""
 
 
 def start(run: Path, **options: object) -> tuple[Net, torch.optim.Optimizer, Guard]:
@@ -99,16 +103,71 @@ def test_a_flip_after_a_step_is_named_with_its_element_and_bit(name: str, tmp_pa
     assert [(tensor.kind, tensor.name) for tensor in proven.tensors] == [("buffer", name)]
 
 
-def test_a_flip_during_the_forward_is_seen_of_a_buffer_at_rest(tmp_path: Path) -> None:
-    model, optimizer, guard = start(tmp_path)
-    train(model, optimizer, batches(4), guard)
-    handle = model.norm.register_forward_hook(lambda *_: flip_bit(model.mask, 0, 30) and None)
-    train(model, optimizer, batches(1, seed=2), guard)
-    handle.remove()
-    train(model, optimizer, batches(2, seed=3), guard)
+class Codes(nn.Module):
+    """Writes to two buffers past their counters, from a call on."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("var", torch.ones(8))
+        self.how, self.calls = how, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        x, writes = self.first(x), self.calls > 4
+        if self.how == "norm":
+            x = nn.functional.batch_norm(x, self.mean, self.var, training=writes)
+        elif writes and self.how == "numpy":
+            self.mean.numpy()[:] += 1
+        elif self.calls % 3 == 0 and self.how == "restart":
+            self.mean.data[0].copy_(x.detach()[0, 0])
+        return self.last(x + self.mean)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("how", ["norm", "numpy", "restart"])
+def test_a_forward_that_begins_to_write_is_not_accused(
+    how: str, micro_batches: int, tmp_path: Path
+) -> None:
+    model = Codes(how)
+    optimizer = torch.optim.AdamW(model.parameters())
+    guard = attach(model, optimizer, tmp_path, digest_buffers=True, policy="skip")
+    at_first = model.mean.clone()
+    for data in batches(10):
+        for _ in range(micro_batches):
+            loss_of(model, data).backward()
+        optimizer.step()
+        optimizer.zero_grad()
     guard.close()
     sound(guard)
-    assert rows(tmp_path, _FOUND) == [(4, "mask", "buffer", 0, "[30]")]
+    assert not torch.equal(model.mean, at_first)
+    assert guard.health.alerts == {}
+    assert rows(tmp_path, "SELECT count(*) FROM steps WHERE skipped") == [(0,)]
+    assert rows(tmp_path, _COMPARED) == [(step, 2) for step in range(1, 10)]
+
+
+def test_a_flip_is_told_once_and_a_later_one_again(tmp_path: Path) -> None:
+    model, optimizer, guard = start(tmp_path)
+    for part in range(2):
+        train(model, optimizer, batches(3, seed=part), guard)
+        flip_bit(model.mask, 2, 7)
+    train(model, optimizer, batches(4, seed=2), guard)
+    guard.close()
+    sound(guard)
+    assert sorted(rows(tmp_path, _FOUND)) == [(step, "mask", "buffer", 2, "[7]") for step in (3, 6)]
+
+
+def test_a_part_that_is_called_by_itself_may_write(tmp_path: Path) -> None:
+    model, optimizer, guard = start(tmp_path)
+    for part in range(3):
+        train(model, optimizer, batches(3, seed=part), guard)
+        model.norm(torch.randn(4, 8, generator=torch.Generator().manual_seed(part)))
+    guard.close()
+    sound(guard)
+    assert guard.health.alerts == {}
+    assert [step for step, _ in rows(tmp_path, _COMPARED)] == [1, 2, 4, 5, 7, 8]
 
 
 def test_written_on_purpose_and_refreshed(tmp_path: Path) -> None:
@@ -143,14 +202,17 @@ def test_copies_of_the_model_record_nothing_and_closing_leaves_no_hook(tmp_path:
     assert not model._forward_pre_hooks
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda model: torch.compile(model, fullgraph=True, backend="eager"),
-        lambda model: model.compile(fullgraph=True, backend="eager") or model,
-    ],
-)
-def test_a_compiled_model_is_not_broken_into_parts(
+def outside(model: nn.Module) -> nn.Module:
+    return torch.compile(model, fullgraph=True, backend="eager")
+
+
+def in_place(model: nn.Module) -> nn.Module:
+    model.compile(fullgraph=True, backend="eager")
+    return model
+
+
+@pytest.mark.parametrize("wrap", [outside, in_place])
+def test_a_compiled_model_is_not_broken_into_parts_nor_compared(
     wrap: Callable[[nn.Module], nn.Module], tmp_path: Path
 ) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
@@ -158,9 +220,15 @@ def test_a_compiled_model_is_not_broken_into_parts(
     guard = attach(model, optimizer, tmp_path, digest_buffers=True)
     compiled = wrap(model)
     train(compiled, optimizer, batches(4), guard)
+    if wrap is outside:
+        model(batches(1)[0][0])  # told, but after one that was not
+    train(compiled, optimizer, batches(2), guard)
     guard.close()
     sound(guard)
     assert guard.health.alerts == {}
+    assert rows(tmp_path, _COMPARED) == []
+    told = rows(tmp_path, "SELECT step, kind FROM events WHERE detail LIKE '%buffers%'")
+    assert told == [(1, "capture")]
 
 
 def test_a_table_that_the_forward_makes_anew_now_and_then(tmp_path: Path) -> None:
