@@ -415,9 +415,9 @@ def upload(
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--clear", metavar="DEVICE", help="What came before does not count any more.")
-@click.option("--because", default="", help="Why, for whoever reads the ledger.")
+@click.option("--because", help="Why, for whoever reads the ledger.")
 @json_option
-def strikes(file: Path, clear: str | None, because: str, as_json: bool) -> None:
+def strikes(file: Path, clear: str | None, because: str | None, as_json: bool) -> None:
     """List the devices of the ledger FILE, with their strikes and what to do.
 
     A ledger is what Guard(ledger=FILE) writes to. Exit code 1 if a device is to be excluded.
@@ -425,13 +425,15 @@ def strikes(file: Path, clear: str | None, because: str, as_json: bool) -> None:
     from .detect.strikes import standings
     from .ledger import Ledger, read_ledger
 
+    if because is not None and clear is None:
+        raise UsageError("--because without --clear", next_step="--clear names the device")
     entries, _ = read_ledger(file)
     if clear is not None:
         if clear not in {entry.device for entry in entries}:
             raise UsageError(
                 f"no device {clear}", where=str(file), next_step="strikes FILE lists them"
             )
-        Ledger(file).clear(clear, because)
+        Ledger(file).clear(clear, because or "")
     entries, damaged = read_ledger(file)
     found = standings(entries)
     if as_json:
