@@ -419,9 +419,9 @@ def upload(
     metavar="DEVICE",
     help="What came before does not count any more. The beginning of its name is enough.",
 )
-@click.option("--because", default="", help="Why, for whoever reads the ledger.")
+@click.option("--because", help="Why, for whoever reads the ledger.")
 @json_option
-def strikes(file: Path, clear: str | None, because: str, as_json: bool) -> None:
+def strikes(file: Path, clear: str | None, because: str | None, as_json: bool) -> None:
     """List the devices of the ledger FILE, with their strikes and what to do.
 
     A ledger is what Guard(ledger=FILE) writes to. Exit code 1 if a device is to be excluded.
@@ -429,6 +429,8 @@ def strikes(file: Path, clear: str | None, because: str, as_json: bool) -> None:
     from .detect.strikes import HEADING, named, standings
     from .ledger import Ledger, read_ledger
 
+    if because is not None and clear is None:
+        raise UsageError("--because without --clear", next_step="--clear names the device")
     entries, _ = read_ledger(file)
     if clear is not None:
         matching = named(clear, entries)
@@ -438,7 +440,7 @@ def strikes(file: Path, clear: str | None, because: str, as_json: bool) -> None:
                 f"{what} {clear}", where=str(file), next_step="strikes FILE lists them"
             )
         try:
-            Ledger(file).clear(matching[0], because)
+            Ledger(file).clear(matching[0], because or "")
         except OSError as error:
             raise UsageError(
                 f"it cannot be written: {error.strerror or error}",

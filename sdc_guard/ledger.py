@@ -10,10 +10,12 @@ cleared   the device was repaired or replaced: what came before does not count
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import socket
+import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,10 +23,12 @@ from typing import Any
 
 from .detect.strikes import Entry
 from .errors import UsageError
+from .ledger_line import entry_of, lines_of
+from .store.regular import open_regular
 
 VERSION = 1
 _LOCK_SECONDS = 2.0
-_KINDS = ("strike", "audits", "note", "cleared")
+_LARGEST = 256 << 20  # bytes that are read: a million entries and more
 
 
 class Ledger:
@@ -53,7 +57,8 @@ class Ledger:
             **more: JSON values.
 
         Raises:
-            OSError: the file cannot be written, or is locked for longer than two seconds.
+            OSError: the file cannot be written, is no regular file, or is locked for longer than
+                two seconds.
         """
         self._append("strike", device, run=run, step=step, verdict=verdict, **more)
 
@@ -97,46 +102,37 @@ class Ledger:
 
     def _open(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        file = os.open(self._path, flags, 0o666)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise OSError(errno.EINVAL, "no regular file", str(self._path))
+        return file
 
 
 def read_ledger(path: Path) -> tuple[list[Entry], int]:
     """The entries in their order, and how many lines were damaged and passed over.
 
     Raises:
-        UsageError: there is no such file, or it is none.
+        UsageError: there is no such file, it cannot be read, it is none (a folder, a pipe, a
+            device), or it is larger than 256 MiB.
     """
-    if path.exists() and not path.is_file():  # to read a pipe would wait for ever
-        raise UsageError("no file", where=str(path), next_step="name a file as the ledger")
+    entries, damaged = [], 0
     try:
-        lines = path.read_bytes().splitlines()
+        with open_regular(path, most=_LARGEST) as file:
+            for line in lines_of(file):
+                entry = entry_of(line)
+                if entry is None:
+                    damaged += 1
+                else:
+                    entries.append(entry)
     except OSError as error:
         raise UsageError(
             error.strerror or str(error),
             where=str(path),
-            next_step="a ledger is made by Guard(ledger=...)",
+            next_step="a ledger is a file that Guard(ledger=...) makes at its first entry",
         ) from None
-    found = [_entry(line) for line in lines if line.strip()]
-    return [entry for entry in found if entry is not None], found.count(None)
-
-
-def _entry(line: bytes) -> Entry | None:
-    try:
-        content = json.loads(line)
-        kind, device, when = content["kind"], content["device"], content["time"]
-        if kind not in _KINDS or not isinstance(device, str):
-            return None
-        return Entry(
-            kind,
-            device,
-            float(when),
-            host=str(content.get("host", "")),
-            verdict=str(content.get("verdict", "")),
-            count=int(content.get("count", 0)),
-            run=str(content.get("run", "")),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
+    return entries, damaged
 
 
 def _lock(file: int, path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Final
 
 Z_95: Final = 1.959963984540054  # the normal quantile of a two-sided interval of 95 %
+_NEGLIGIBLE: Final = 1e-20  # share of a sum, below what a double can show of thousands of them
 
 
 def wilson(hits: int, trials: int, z: float = Z_95) -> tuple[float, float]:
@@ -26,19 +28,30 @@ def wilson(hits: int, trials: int, z: float = Z_95) -> tuple[float, float]:
 
 
 def at_least(hits: int, trials: int, probability: float) -> float:
-    """The probability of `hits` or more in `trials`, each with `probability`."""
+    """The probability of `hits` or more in `trials`, each with `probability`.
+
+    What it takes grows with the expected number of hits, not with the number of trials.
+    """
     if hits <= 0:
-        return 1.0
-    if probability >= 1:
         return 1.0
     if probability <= 0 or hits > trials:
         return 0.0
-    logs = (
-        math.lgamma(trials + 1)
-        - math.lgamma(count + 1)
-        - math.lgamma(trials - count + 1)
-        + count * math.log(probability)
-        + (trials - count) * math.log1p(-probability)
-        for count in range(hits, trials + 1)
-    )
-    return min(1.0, math.fsum(math.exp(log) for log in logs))
+    if probability >= 1:
+        return 1.0
+    return min(1.0, math.fsum(_terms(hits, trials, probability)))
+
+
+def _terms(hits: int, trials: int, probability: float) -> Iterator[float]:
+    mode, total = (trials + 1) * probability, 0.0
+    for count in range(hits, trials + 1):
+        term = math.exp(
+            math.lgamma(trials + 1)
+            - math.lgamma(count + 1)
+            - math.lgamma(trials - count + 1)
+            + count * math.log(probability)
+            + (trials - count) * math.log1p(-probability)
+        )
+        yield term
+        total += term
+        if count > mode and term <= _NEGLIGIBLE * total:
+            return  # beyond the mode they only fall

@@ -73,11 +73,11 @@ class Standing:
     advice: str
 
     def line(self) -> str:
-        """For people."""
+        """For people, in one line whatever the names have in them."""
         low, high = self.rate
-        hosts = ", ".join(self.hosts) or "unknown host"
+        hosts = ", ".join(_shown(host) for host in self.hosts) or "unknown host"
         return (
-            f"{'OUT  ' if self.out else 'in   '}{self.device} ({hosts}): {self.counts}, "
+            f"{'OUT  ' if self.out else 'in   '}{_shown(self.device)} ({hosts}): {self.counts}, "
             f"{low:.2%} to {high:.2%} at 95 %; {self.advice}"
         )
 
@@ -98,10 +98,16 @@ def standings(entries: Sequence[Entry]) -> list[Standing]:
     Args:
         entries: of a ledger, in any order.
     """
-    valid = _since_cleared(sorted(entries, key=lambda entry: entry.time))
-    devices = dict.fromkeys(entry.device for entry in entries)
-    tallies = {device: _Tally.of([e for e in valid if e.device == device]) for device in devices}
-    found = [_standing(device, tallies, entries) for device in devices]
+    of_device: dict[str, list[Entry]] = {}
+    for entry in entries:
+        of_device.setdefault(entry.device, []).append(entry)
+    tallies = {device: _Tally.of(_since_cleared(mine)) for device, mine in of_device.items()}
+    totals = _Totals(
+        len(tallies),
+        sum(tally.strikes for tally in tallies.values()),
+        sum(tally.audits for tally in tallies.values()),
+    )
+    found = [_standing(tallies[device], totals, mine) for device, mine in of_device.items()]
     return sorted(found, key=lambda one: (not one.out, -one.strikes, one.device))
 
 
@@ -133,9 +139,16 @@ class _Tally:
         )
 
 
-def _standing(device: str, tallies: dict[str, _Tally], entries: Sequence[Entry]) -> Standing:
-    mine = tallies[device]
-    chance = _chance(device, tallies)
+@dataclass(frozen=True)
+class _Totals:
+    devices: int
+    strikes: int
+    audits: int
+
+
+def _standing(mine: _Tally, totals: _Totals, entries: Sequence[Entry]) -> Standing:
+    """How the device of these entries stands, cleared ones and all."""
+    chance = _chance(mine, totals)
     proven = mine.recent_persistent >= FEWEST
     out = mine.recent >= FEWEST and (proven or chance < IMPROBABLE)
     if out:
@@ -149,13 +162,13 @@ def _standing(device: str, tallies: dict[str, _Tally], entries: Sequence[Entry])
         advice = "nothing against it"
     elif mine.recent < FEWEST:
         advice = f"no proof: fewer than {FEWEST} strikes within 30 days"
-    elif not any(tally.audits for other, tally in tallies.items() if other != device):
+    elif mine.audits == totals.audits:
         advice = "no proof: no other device was audited to compare with; run it on another one"
     else:
         advice = f"no proof: others have strikes, too, or too few (chance {chance:.2g})"
-    hosts = [e.host for e in sorted(entries, key=lambda e: -e.time) if e.device == device]
+    hosts = [entry.host for entry in sorted(entries, key=lambda entry: -entry.time)]
     return Standing(
-        device,
+        entries[0].device,
         tuple(dict.fromkeys(host for host in hosts if host)),
         mine.strikes,
         mine.recent,
@@ -168,15 +181,12 @@ def _standing(device: str, tallies: dict[str, _Tally], entries: Sequence[Entry])
     )
 
 
-def _chance(device: str, tallies: dict[str, _Tally]) -> float:
-    mine = tallies[device]
-    audits = sum(tally.audits for tally in tallies.values())
-    strikes = sum(tally.strikes for tally in tallies.values())
-    if mine.strikes == 0 or audits == mine.audits:
+def _chance(mine: _Tally, totals: _Totals) -> float:
+    if mine.strikes == 0 or totals.audits == mine.audits:
         return 1.0
-    share = mine.audits / audits
+    share = mine.audits / totals.audits
     # each device of the ledger could have been the one: Bonferroni
-    return min(1.0, len(tallies) * at_least(mine.strikes, strikes, share))
+    return min(1.0, totals.devices * at_least(mine.strikes, totals.strikes, share))
 
 
 def _most_within(times: Sequence[float]) -> int:
@@ -190,7 +200,17 @@ def _most_within(times: Sequence[float]) -> int:
 
 
 def _since_cleared(entries: Sequence[Entry]) -> list[Entry]:
-    cleared = {
-        entry.device: place for place, entry in enumerate(entries) if entry.kind == "cleared"
-    }
-    return [entry for place, entry in enumerate(entries) if place > cleared.get(entry.device, -1)]
+    """Those of one device after it was cleared last, in the order of time."""
+    ordered = sorted(entries, key=lambda entry: entry.time)
+    cleared = [place for place, entry in enumerate(ordered) if entry.kind == "cleared"]
+    return ordered[cleared[-1] + 1 :] if cleared else ordered
+
+
+def _shown(name: str) -> str:
+    """A name from a file: a newline, a terminal's codes, half a surrogate pair are spelled out."""
+    if name.isprintable():
+        return name
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in name
+    )

@@ -7,6 +7,8 @@ import logging
 import multiprocessing
 import os
 import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,125 @@ def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
     assert damaged == 5
 
 
+STRIKE = {"version": 1, "kind": "strike", "time": 1.0, "device": "GPU-1", "host": "n1"}
+
+
+def _line(**changed: object) -> bytes:
+    return json.dumps({**STRIKE, **changed}).encode()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        _line(kind="audits", count=float("inf")),
+        _line(kind="audits", count=float("nan")),
+        _line(kind="audits", count=1e300),
+        _line(kind="audits", count=10**30),
+        _line(kind="audits", count=-1),
+        _line(kind="audits", count="7"),
+        _line(count=True),
+        _line(time=float("nan")),
+        _line(time=float("-inf")),
+        _line(time=10**400),
+        _line(time=-1.0),
+        _line(time=1e12),
+        _line(time=True),
+        _line(time="1.0"),
+        _line(time=None),
+        _line().replace(b"1.0", b"9" * 5000),
+        _line().replace(b"1.0", b"1e999"),
+        _line(kind=["strike"]),
+        _line(kind="praise"),
+        _line(device=""),
+        _line(device="x" * 100_000),
+        _line(device=7),
+        _line(host=None),
+        _line(verdict={}),
+        _line(run=1),
+        _line().replace(b"GPU-1", b"GPU-\xff"),
+        _line().replace(b"}", b', "more": "' + b"x" * (2 << 20) + b'"}'),
+        b"[" * 200_000 + b"]" * 200_000,
+        b'{"a":' * 100_000,
+        b"\0" * 4096,
+        b"null",
+    ],
+    ids=lambda line: repr(line if len(line) < 120 else line[:90]),
+)
+def test_a_damaged_line_is_passed_over_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, line: bytes
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b"\n".join((_line(), line, _line(), b"")))
+    entries, damaged = read_ledger(path)
+    assert ([entry.device for entry in entries], damaged) == (["GPU-1", "GPU-1"], 1)
+    done = CliRunner().invoke(main, ["strikes", str(path)])
+    assert (done.exit_code, len(done.output.splitlines())) == (0, 3)
+    assert "1 damaged lines" in done.output
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with caplog.at_level(logging.WARNING):
+        Guard(model, optimizer, run=tmp_path / "run", ledger=path).close()
+    assert "1 damaged lines" in caplog.text
+
+
+def test_a_line_of_an_editor_on_windows_counts(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + _line() + b"\r\n\r\n" + _line())
+    assert (len(read_ledger(path)[0]), read_ledger(path)[1]) == (2, 0)
+
+
+def test_a_line_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(_line() + b"\n" + _line()[:30])
+
+    def write_the_rest() -> None:
+        time.sleep(0.01)
+        with path.open("ab") as file:
+            file.write(_line()[30:] + b"\n")
+
+    writer = threading.Thread(target=write_the_rest)
+    writer.start()
+    found = read_ledger(path)
+    writer.join()
+    assert (len(found[0]), found[1]) == (2, 0)
+
+
+def test_a_name_cannot_fake_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    name = "\x1b[2J\r\nOUT  GPU-2\u2028\u202e\x85\ud800"
+    path.write_bytes(_line(device=name, host=name) + b"\n")
+    done = CliRunner().invoke(main, ["strikes", str(path)])
+    _, line = done.output.splitlines()
+    assert line.isprintable()
+    shown = r"\x1b[2J\r\nOUT  GPU-2\u2028\u202e\x85\ud800"
+    assert line.startswith(f"in   {shown} ({shown}): 1 strikes")
+    done = CliRunner().invoke(main, ["strikes", str(path), "--json"])
+    assert json.loads(done.output)["devices"][0]["device"] == name
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "too large"])
+def test_only_a_file_is_read_and_written(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "ledger.jsonl"
+    if kind == "pipe":
+        os.mkfifo(path)  # nobody at its other end: opened plainly, it waits for ever
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.touch()
+        os.truncate(path, 1 << 40)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(SdcGuardError, match="too many" if kind == "too large" else "no regular"):
+        Guard(model, optimizer, run=tmp_path / "run", ledger=path)
+    done = CliRunner().invoke(main, ["strikes", str(path)])
+    assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
+    if kind != "too large":
+        with pytest.raises(OSError, match=r"regular|directory"):
+            Ledger(path).strike("GPU-1", "runs/a", 1, "intermittent")
+
+
 def test_a_line_says_what_it_is(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path, clock=lambda: 1_700_000_000.0)
@@ -95,7 +216,15 @@ def test_the_command_lists_and_clears(tmp_path: Path) -> None:
     assert done.exit_code == 0
 
 
-@pytest.mark.parametrize("arguments", [["no.jsonl"], ["ledger.jsonl", "--clear", "GPU-9"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["no.jsonl"],
+        ["ledger.jsonl", "--clear", "GPU-9"],
+        ["ledger.jsonl", "--because", "new"],
+        ["ledger.jsonl", "--because", ""],
+    ],
+)
 def test_what_is_not_there_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
     bad_cpu(tmp_path / "ledger.jsonl")
     arguments[0] = str(tmp_path / arguments[0])
@@ -154,7 +283,7 @@ def test_a_ledger_that_cannot_be_written_is_told_at_the_start(
 
 def test_a_pipe_is_no_ledger(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(SdcGuardError, match="name a file"):
+    with pytest.raises(SdcGuardError, match="no regular file"):
         read_ledger(tmp_path / "pipe")
 
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdc_guard.detect.strikes import FEWEST, PERSISTENT, WINDOW, Entry, Standing, standings
+from sdc_guard.detect.proportion import at_least
+from sdc_guard.detect.strikes import (
+    FEWEST,
+    IMPROBABLE,
+    PERSISTENT,
+    WINDOW,
+    Entry,
+    Standing,
+    standings,
+)
 
 DAY = 86400.0
 
@@ -114,3 +127,75 @@ def test_the_order_of_lines_does_not_count(order: list[int]) -> None:
     entries = [*(audits(f"GPU-{i}") for i in range(7)), *(strike("GPU-1", i) for i in range(5))]
     shuffled = [entries[place] for place in order]
     assert standings(shuffled) == standings(entries)
+
+
+def exactly(hits: int, trials: int, share: Fraction) -> float:
+    return float(
+        sum(
+            math.comb(trials, count) * share**count * (1 - share) ** (trials - count)
+            for count in range(hits, trials + 1)
+        )
+    )
+
+
+def plainly(device: str, entries: list[Entry]) -> tuple[object, ...]:
+    """What the definition says of a device, from all entries for each of them."""
+
+    def counted(name: str, kind: str, verdict: str = "") -> list[Entry]:
+        places = sorted(range(len(entries)), key=lambda place: (entries[place].time, place))
+        mine = [entries[place] for place in places if entries[place].device == name]
+        while any(entry.kind == "cleared" for entry in mine):
+            mine.pop(0)
+        return [entry for entry in mine if entry.kind == kind and verdict in entry.verdict]
+
+    def recent(found: list[Entry]) -> int:
+        return max((sum(0 <= e.time - f.time <= WINDOW for e in found) for f in found), default=0)
+
+    names = {entry.device for entry in entries}
+    strikes = {name: len(counted(name, "strike")) for name in names}
+    told = {name: sum(entry.count for entry in counted(name, "audits")) for name in names}
+    audited = {name: max(told[name], strikes[name]) for name in names}
+    hits, total = strikes[device], sum(audited.values())
+    chance = 1.0
+    if hits and total > audited[device]:
+        share = Fraction(audited[device], total)
+        chance = min(1.0, len(names) * exactly(hits, sum(strikes.values()), share))
+    named = recent(counted(device, "strike", PERSISTENT))
+    latest = recent(counted(device, "strike"))
+    hosts = [
+        entry.host for entry in sorted(entries, key=lambda e: -e.time) if entry.device == device
+    ]
+    return (
+        tuple(dict.fromkeys(host for host in hosts if host)),
+        (hits, latest, len(counted(device, "strike", PERSISTENT)), audited[device]),
+        pytest.approx(chance, rel=1e-9),
+        latest >= FEWEST and (named >= FEWEST or chance < IMPROBABLE),
+    )
+
+
+some_entries = st.builds(
+    Entry,
+    st.sampled_from(["strike", "strike", "strike", "audits", "note", "cleared"]),
+    st.sampled_from(["a", "b", "c"]),
+    st.integers(0, 8).map(lambda week: week * 7 * DAY),
+    host=st.sampled_from(["", "n1", "n2"]),
+    verdict=st.sampled_from(["intermittent", PERSISTENT]),
+    count=st.integers(0, 50),
+)
+
+
+@given(st.lists(some_entries, max_size=40))
+def test_a_ledger_says_what_its_definition_says(entries: list[Entry]) -> None:
+    found = standings(entries)
+    assert {one.device for one in found} == {entry.device for entry in entries}
+    assert len({one.device for one in found}) == len(found)
+    for one in found:
+        counts = (one.strikes, one.recent, one.persistent, one.audits)
+        assert (one.hosts, counts, one.chance, one.out) == plainly(one.device, entries)
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.fractions(0, 1, max_denominator=1000))
+def test_the_tail_of_a_binomial_is_exact(hits: int, trials: int, share: Fraction) -> None:
+    assert at_least(hits, trials, float(share)) == pytest.approx(
+        exactly(hits, trials, share), rel=1e-9, abs=1e-300
+    )
