@@ -94,6 +94,7 @@ def _line(**changed: object) -> bytes:
         _line(run=1),
         _line().replace(b"GPU-1", b"GPU-\xff"),
         _line().replace(b"}", b', "more": "' + b"x" * (2 << 20) + b'"}'),
+        _line() + b" " * (2 << 20),
         b"[" * 200_000 + b"]" * 200_000,
         b'{"a":' * 100_000,
         b"\0" * 4096,

@@ -94,6 +94,8 @@ def test_a_repaired_device_begins_anew() -> None:
     assert of("GPU-1", entries).strikes == 0
     entries += [audits("GPU-1", 2000, 11 * DAY), *(strike("GPU-1", 11 * DAY + i) for i in range(5))]
     assert of("GPU-1", entries).out
+    entries.append(Entry("cleared", "GPU-1", 12 * DAY))
+    assert of("GPU-1", entries).strikes == 0
 
 
 def test_notes_of_corrected_memory_errors_are_no_strikes() -> None:
@@ -199,3 +201,9 @@ def test_the_tail_of_a_binomial_is_exact(hits: int, trials: int, share: Fraction
     assert at_least(hits, trials, float(share)) == pytest.approx(
         exactly(hits, trials, share), rel=1e-9, abs=1e-300
     )
+
+
+def test_a_tail_that_begins_far_below_the_mean_is_whole() -> None:
+    # its first terms are below the smallest double
+    assert at_least(1, 20_000, 0.5) == pytest.approx(1.0, rel=1e-9)
+    assert at_least(10_001, 20_001, 0.5) == pytest.approx(0.5, rel=1e-9)
