@@ -55,12 +55,19 @@ class Faulty:
 
 
 def training(
-    here: Here, faulty: Faulty, *, guarded: bool = True, make: Callable[[], Net] = Net
+    here: Here,
+    faulty: Faulty,
+    *,
+    guarded: bool = True,
+    alike: bool = True,
+    make: Callable[[], Net] = Net,
 ) -> Told:
     torch.manual_seed(3)
     net, parts = make(), 2
     net.body.register_forward_hook(faulty.hook(here))
     model = DistributedDataParallel(net, broadcast_buffers=False)
+    if not alike:
+        net.head.bias.data.add_(here.rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     guard = None
     if here.run is not None and guarded:
@@ -105,6 +112,10 @@ def finished(here: Here, guard: Guard) -> Told:
 
 def audited(here: Here) -> Told:
     return training(here, Faulty(-1))
+
+
+def other_parameters(here: Here) -> Told:
+    return training(here, Faulty(-1), alike=False)
 
 
 def one_faulty_rank(here: Here) -> Told:

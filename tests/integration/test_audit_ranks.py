@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ AUDITED = range(1, STEPS)  # the first step is looked at, and not audited
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     folder = tmp_path_factory.mktemp("two")
-    scenarios = ["audited", "one_faulty_rank", "audited_on_rank_0_only"]
+    scenarios = ["audited", "other_parameters", "one_faulty_rank", "audited_on_rank_0_only"]
     return launch(folder, 2, [*scenarios, "a_forward_that_communicates", "audited_shards"])
 
 
@@ -45,6 +46,16 @@ def test_local_gradients_repeat_here_and_at_the_neighbour(two: Outcome, rank: in
     assert told["health"].errors == 0
     left = list((two.run("audited") / "audit").rglob("*.*"))
     assert left == []
+
+
+def test_a_neighbour_with_other_parameters_is_not_asked_what_it_cannot_tell(two: Outcome) -> None:
+    told = two.told("other_parameters", 0)
+    assert told["differences"] == []
+    assert verdicts(told) == {"sound": len(AUDITED), "not comparable": 1}
+    (reason,) = [d["reason"] for _, _, d in told["audits"] if d["verdict"] == "not comparable"]
+    assert re.fullmatch(
+        r"not run on rank 1 \(.*\): it holds other parameters than this rank", reason
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1])

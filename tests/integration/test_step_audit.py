@@ -337,18 +337,43 @@ def test_a_closure_is_not_comparable(tmp_path: Path) -> None:
     assert "closure" in rows[0][0]
 
 
-def test_gradients_dropped_between_micro_batches_accuse_nobody(tmp_path: Path) -> None:
-    training = Training(tmp_path)
+@pytest.mark.parametrize("copies", [0, 1])
+def test_a_batch_whose_gradients_are_dropped_does_not_count(tmp_path: Path, copies: int) -> None:
+    training = Training(tmp_path, SETUPS["frozen batch norm"])
+    if copies:
+        with_copies(training, copies)
+    calls = 0
 
     def drop(step: int, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        if step == 8:
+        nonlocal calls
+        calls += 1
+        if step >= 8 and calls % 3 != 1:  # the second and the third batch, of three
             training.optimizer.zero_grad()
         return loss_fn(model, x)
 
-    training(parts=2, loss_of=drop)
+    training(parts=3, loss_of=drop)
+    assert reasons(training.run) == []
+    assert audits(training.run) == dict.fromkeys(range(1, STEPS), "sound")
+
+
+@pytest.mark.parametrize("how", ["after the forward", "in place", "replaced"])
+def test_gradients_changed_between_micro_batches_accuse_nobody(tmp_path: Path, how: str) -> None:
+    training = Training(tmp_path)
+
+    def change(step: int, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss = loss_fn(model, x) if how == "after the forward" else None
+        if step == 8 and how == "replaced":
+            for parameter in model.parameters():
+                parameter.grad = None if parameter.grad is None else parameter.grad * 0.5
+        elif step == 8:
+            training.optimizer.zero_grad(set_to_none=how != "in place")
+        return loss_fn(model, x) if loss is None else loss
+
+    training(parts=2, loss_of=change)
     assert alerts(training.run) == []
     assert audits(training.run)[8] == "not comparable"
-    assert "dropped gradients" in reasons(training.run)[0]
+    said = "wrote to the gradients" if how == "in place" else "of an earlier backward of this step"
+    assert said in reasons(training.run)[0]
 
 
 def test_a_counter_outside_of_the_model_is_put_back(tmp_path: Path) -> None:

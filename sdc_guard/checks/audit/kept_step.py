@@ -128,6 +128,7 @@ class KeptStep:
             self._open = MicroBatch(start, now, Autocast.now(devices))
             if self.subject.trained != self.trained:
                 self.refuse(FROZEN)
+            self.gradients.forward_begins()
         self._open.inputs.append(given)
 
     def observed(self, loss: Any, batch: Any) -> None:
@@ -195,7 +196,7 @@ class OriginalGradients:
         self._seen = _references(before)
         self._versions: list[int] = []
         self._ended_reduced = False
-        self.backwards = 0
+        self.backwards = self.dropped = 0  # all, and those whose gradients the script dropped
         self.rows = torch.empty((0, 3), dtype=torch.int64)
         self.present: list[bool] = []
         self.in_place = [False] * len(self._parameters)
@@ -204,6 +205,12 @@ class OriginalGradients:
     def began_with_values(self) -> bool:
         """Whether gradients of before may be in: not all were zero when the forward began."""
         return any(self.in_place) and any(bool(held) for held in self._held)
+
+    def forward_begins(self) -> None:
+        """A micro-batch begins: where all gradients of those before were dropped, anew."""
+        if self.backwards and all(parameter.grad is None for parameter in self._parameters):
+            self.dropped, self._ended_reduced = self.backwards, False
+            self._seen = [None] * len(self._parameters)
 
     def backward_ended(self) -> str:
         """Read the gradients; returns why they cannot be compared, or ""."""
@@ -215,8 +222,9 @@ class OriginalGradients:
         ]
         if any(grad is not None and grad.layout is not torch.strided for grad in now):
             return "gradients are sparse"
-        why_not = "" if self.backwards == 1 else self._accumulated(now)
-        if self.backwards == 1:
+        is_first = self.backwards == self.dropped + 1
+        why_not = "" if is_first else self._accumulated(now)
+        if is_first:
             self.in_place = [
                 grad is not None and seen is not None and seen() is grad
                 for grad, seen in zip(now, self._seen, strict=True)
@@ -241,9 +249,9 @@ class OriginalGradients:
             if seen is not None and seen() is grad and grad is not None
         ]
         if len(kept) < sum(seen is not None for seen in self._seen):
-            return "the script dropped gradients between two micro-batches"
+            return "gradients of an earlier backward of this step were dropped or replaced"
         if self._local is None and all(grad._version > version + 1 for grad, version in kept):
-            return "the script wrote to the gradients between two micro-batches"
+            return "the script wrote to the gradients between two backwards of this step"
         return ""
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ def packed(kept: KeptStep) -> Package:
         "trained": kept.trained,
         "training": [module.training for module in model.modules()],
         "in_place": list(kept.gradients.in_place),
+        "dropped": kept.gradients.dropped,
         "scale": kept.scale,
         "micro_batches": [
             {
@@ -76,7 +77,9 @@ def run_packed(package: Package, subject: Subject) -> Result:
         raise NotComparable("it has other parameters frozen than this rank")
     steps = Steps(subject, package["in_place"], package["scale"])
     device = subject.device
-    for one in package["micro_batches"]:
+    for number, one in enumerate(package["micro_batches"]):
+        if number == package["dropped"]:
+            steps.drop()
         generators = Generators.of_plain(one["generators"])
         generators.put(None if device.type == "cpu" else device)
         micro = MicroBatch(generators, generators, Autocast.of_plain(one["autocast"]))

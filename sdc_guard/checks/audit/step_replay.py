@@ -146,7 +146,9 @@ def run_again(kept: KeptStep, watching: Watching) -> Result:
     """
     rewind(kept)
     steps = Steps(kept.subject, kept.gradients.in_place, kept.scale)
-    for micro in kept.micro_batches:
+    for number, micro in enumerate(kept.micro_batches):
+        if number == kept.gradients.dropped:
+            steps.drop()
         micro.generators.put()
         watching.first_call()
         watching.inputs()
@@ -229,6 +231,10 @@ class Steps:
             for place, gradient in zip(trained, found, strict=True):
                 if gradient is not None:
                     self._add(place, gradient.detach())
+
+    def drop(self) -> None:
+        """Forget what was added, as the script did."""
+        self._sums = [None] * len(self._subject.parameters)
 
     def result(self) -> Result:
         """Of what was added."""
