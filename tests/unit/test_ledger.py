@@ -149,7 +149,7 @@ def test_a_name_cannot_fake_a_line(tmp_path: Path) -> None:
     _, line = done.output.splitlines()
     assert line.isprintable()
     shown = r"\x1b[2J\r\nOUT  GPU-2\u2028\u202e\x85\ud800"
-    assert line.startswith(f"in   {shown} ({shown}): 1 strikes")
+    assert line.startswith(f"in   {shown} ({shown}): 1 strike in 1 audit,")
     done = CliRunner().invoke(main, ["strikes", str(path), "--json"])
     assert json.loads(done.output)["devices"][0]["device"] == name
 
