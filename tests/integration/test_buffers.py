@@ -65,13 +65,13 @@ def test_ordinary_training_and_evaluation_accuse_nothing(
         train(model, optimizer, batches(3, seed=part), guard)
         train(twin, other, batches(3, seed=part))
         for each in (model, twin):
+            each.mask.mul_(0.5)  # by the script, as torch sees it
             each.eval()
             each(batches(1, seed=9)[0][0])
             each.train()
             if part == 2:
                 with torch.no_grad():
                     each(batches(1, seed=8)[0][0])  # averages made anew for an evaluation
-                    each.mask.mul_(1)  # by the script, as torch sees it
     same_bits(model, twin)
     guard.close()
     sound(guard)
@@ -245,3 +245,25 @@ def test_a_table_that_the_forward_makes_anew_now_and_then(tmp_path: Path) -> Non
     guard.close()
     sound(guard)
     assert guard.health.alerts == {}
+
+
+def test_steps_that_a_scaler_leaves_out_do_not_end_the_comparisons(tmp_path: Path) -> None:
+    model, optimizer, guard = start(tmp_path)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    for step, data in enumerate(batches(12)):
+        if step == 6:
+            flip_bit(model.mask, 0, 3)
+        scaler.scale(loss_of(model, data) * (1e4 if step in (0, 3, 4) else 1e-4)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    guard.close()
+    sound(guard)
+    assert rows(tmp_path, "SELECT step FROM steps WHERE skipped ORDER BY step") == [
+        (0,),
+        (3,),
+        (4,),
+    ]
+    # what such a step leaves is read when the next forward has begun
+    assert [step for step, _ in rows(tmp_path, _COMPARED)] == [2, 3, 6, 7, 8, 9, 10, 11]
+    assert [row[:2] for row in rows(tmp_path, _FOUND)] == [(6, "mask")]
