@@ -124,7 +124,8 @@ class Guard:
         audit: the loss of a micro-batch as the training computes it, the very tensor whose
             backward() the script calls, without a loss scale: audit(model, batch) → scalar
             tensor. With it some steps are run again before they are applied, and compared; each
-            batch has to be given to observe(). See docs/verdicts.md.
+            batch has to be given to observe(). It must not keep state where nothing can put it
+            back, as in a file or an iterator. See docs/verdicts.md.
         audit_rate: probability with which a step is audited; one with an alert is in any case.
         ledger: file in which strikes against devices outlive the run, one for all runs.
         probe_every: steps from one computation of a known answer to the next; None for never.
