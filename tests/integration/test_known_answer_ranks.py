@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
@@ -32,6 +34,7 @@ def told(folder: Path, world: int, faulty: int) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_a_majority_of_ranks_names_the_one_that_computes_wrongly(tmp_path: Path) -> None:
     ranks = told(tmp_path, 3, faulty=2)
     for rank in ranks:

@@ -158,6 +158,7 @@ print([*found, *(digest_tensor(raw.view(kind)) for kind in kinds)])
 """
 
 
+@pytest.mark.slow
 def test_code_for_another_processor_makes_the_same_bits(tmp_path: Path) -> None:
     if platform.machine() != "x86_64":
         pytest.skip("the other processor is an x86 one")
