@@ -64,6 +64,18 @@ class Slots:
         self.calls = 0
 
 
+class Counted(nn.Module):
+    """A criterion whose counter hangs in an object of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = Slots()
+
+    def forward(self, output: torch.Tensor) -> torch.Tensor:
+        self.state.calls += 1
+        return weighed(output.square().mean(), self.state.calls)
+
+
 _slots = Slots()
 _total = torch.zeros(1)
 _deep: dict[str, Any] = {}
@@ -122,6 +134,11 @@ def _criterion(*, rebound: bool) -> Loss:
     return lambda model, x: criterion(model(x))  # type: ignore[no-any-return] # as above
 
 
+def _counted() -> Loss:
+    criterion = Counted()
+    return lambda model, x: criterion(model(x))  # type: ignore[no-any-return] # as above
+
+
 def _teacher() -> Loss:
     teacher = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     return lambda model, x: (model(x) - teacher(x).detach()).square().mean()  # type: ignore[no-any-return] # as above
@@ -137,6 +154,7 @@ def _begin_anew() -> None:
 MADE: dict[str, Callable[[], Loss]] = {
     "criterion's buffer": lambda: _criterion(rebound=False),
     "criterion's buffer, rebound": lambda: _criterion(rebound=True),
+    "object in a criterion": _counted,
     "teacher in training mode": _teacher,
     "bound method": lambda: Trainer().loss,
     "callable object": Called,
