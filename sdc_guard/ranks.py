@@ -152,7 +152,7 @@ class Ranks:
     def _started(self, start: Callable[[], RunFile]) -> RunFile:
         try:
             now = start()
-        except Exception as error:  # whatever it is, the other ranks wait to hear of it
+        except Exception as error:  # because the other ranks wait to hear of it
             self._tell(_ERROR.decode() + " ".join(str(error).split()))
             raise
         self._tell(now.to_text())

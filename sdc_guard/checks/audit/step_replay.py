@@ -186,7 +186,7 @@ def _loss_of(subject: Subject, batch: Any) -> torch.Tensor:
     """
     try:
         loss: Any = subject.loss_fn(subject.model, batch)
-    except Exception as error:
+    except Exception as error:  # because the script's function may raise anything
         raise AuditFailed(f"it raised {in_words(error)}") from error
     if not isinstance(loss, torch.Tensor):
         raise AuditFailed(f"it returned {type(loss).__name__}, no tensor")

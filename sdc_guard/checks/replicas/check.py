@@ -114,7 +114,7 @@ class ReplicaCheck(Check):
             if due and self._thread.works:
                 behind = self._thread.waiting >= _BEHIND
                 self._taken.append(_passed(step) if behind else self._take(step))
-        except Exception:
+        except Exception:  # because the other ranks wait to hear of it, whatever it is
             self._taken.append(_passed(step))
             raise
         while self._taken and self._taken[0].ready():
