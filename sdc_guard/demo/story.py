@@ -144,7 +144,7 @@ def _compare(journal: list[InjectionRecord], located: dict[str, Any], say: Say) 
     if len(journal) != 1:
         say(f"\nThe injector fired {len(journal)} times instead of once.")
         return False
-    injected = journal[0]
+    injected, (word,) = journal[0], journal[0].touched
     tensors = located["tensors"]
     found = tensors[0] if len(tensors) == 1 else {}
     kind = "param" if injected.site == "weight" else injected.site
@@ -152,10 +152,10 @@ def _compare(journal: list[InjectionRecord], located: dict[str, Any], say: Say) 
         ("step", injected.step, located["first_corrupt"]),
         ("kind", kind, found.get("kind")),
         ("tensor", injected.tensor, found.get("name")),
-        ("element", injected.index, found.get("index")),
-        ("bits", [injected.bit], found.get("bits")),
-        ("before", f"0x{injected.before:x}", found.get("before")),
-        ("after", f"0x{injected.after:x}", found.get("after")),
+        ("element", word.index, found.get("index")),
+        ("bits", word.bits, found.get("bits")),
+        ("before", f"0x{word.before:x}", found.get("before")),
+        ("after", f"0x{word.after:x}", found.get("after")),
         ("rank", injected.rank, located["rank"]),
     ]
     say(f"\n{'':10}{'injected':<28}{'located':<28}")

@@ -1,4 +1,8 @@
-"""Which bit of which tensor: drawn from a seed, never from the training's generators."""
+"""What can be injected where, and what is recorded of it; drawn from a seed, never from torch's.
+
+A fault is one operation on the bits of some elements, ((old AND a) OR o) XOR x: flipping, sticking
+at 0 or 1, zeroing and setting are that. Multiplying by a power of two is the one besides.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +11,134 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Site = Literal["weight", "exp_avg", "exp_avg_sq"]
+Site = Literal[
+    "weight",
+    "buffer",
+    "exp_avg",
+    "exp_avg_sq",
+    "step",
+    "gradient",
+    "reduced_gradient",
+    "activation",
+    "output_gradient",
+    "collective",
+    "batch",
+    "file",
+]
 SITES: tuple[Site, ...] = get_args(Site)
+
+Change = Literal["flip", "stuck_at_0", "stuck_at_1", "zero", "set", "scale"]
+CHANGES: tuple[Change, ...] = get_args(Change)
+
+Pattern = Literal["element", "row", "column", "tile", "lane"]
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+
+Recurrence = Literal["once", "intermittent", "persistent"]
+RECURRENCES: tuple[Recurrence, ...] = get_args(Recurrence)
+
+Sampling = Literal["element", "layer"]
+Effect = Literal["compute", "memory"]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A bit flip at rest: between the end of step `step` − 1 and the forward pass of `step`.
+    """What is done to which elements of which tensor, and when.
+
+    Whatever is left open is drawn from (seed, site, step, rank).
 
     Attributes:
-        site: "weight", or one of Adam's moments.
-        step: the first step that meets the flipped bit.
-        tensor: name of the layer, or None to draw one, by element: a tensor with twice the
-            elements is drawn twice as often.
-        index: element of the flattened tensor, or None to draw one.
-        bit: position in the element, 0 the lowest, or None to draw one.
+        site: "weight", "buffer", one of Adam's moments and its "step" counter: at rest, between
+            the end of step `step` − 1 and the forward pass of `step`. "gradient": of a parameter,
+            before a reduction over ranks; "reduced_gradient": after it, before the optimizer
+            reads it. "activation": the output of a module; "output_gradient": the gradient of
+            it. "collective": what an all-reduce of gradients gave this rank. "batch": what the
+            training's forward is called with. "file": bytes of a checkpoint's file.
+        step: the first step that meets it.
+        tensor: name, or pattern as of fnmatch, of the parameter, buffer or module; None for any.
+        index: the first element, flattened row by row or by shape; a byte, of a file.
+        bit: one bit of it, 0 the lowest; short for `bits` of one.
+        bits: several bits of the same word.
+        change: "flip", "stuck_at_0", "stuck_at_1" of those bits; "zero" or "set" (to `value`) the
+            element; "scale" it by 2**`exponent`.
+        value: of "set".
+        exponent: of "scale".
+        pattern: "element" alone; its "row" or "column" of the last two dimensions; a "tile" of
+            `height` × `width`; a "lane": every `period`-th element, `width` of them each time,
+            of the flattened tensor from the element on.
+        height, width, period: see `pattern`.
+        recurrence: "once" at `step`; "intermittent": from `step` on, each step with `probability`;
+            "persistent": at each step from `step` on.
+        until: the last step of one that recurs; None for no end.
+        probability: see `recurrence`.
+        sampling: what an open `tensor` is drawn by: "element", a tensor with twice the elements
+            twice as often, or "layer", each as often.
+        effect: of "activation" and "output_gradient": "compute", the operation's result is wrong,
+            and what it was computed from is sound; "memory", the result is overwritten where it
+            lies, and whatever shares its memory sees it.
+        rank: at which it fires; None for every rank.
     """
 
     site: Site
     step: int
     tensor: str | None = None
-    index: int | None = None
+    index: int | tuple[int, ...] | None = None
     bit: int | None = None
+    bits: tuple[int, ...] | None = None
+    change: Change = "flip"
+    value: float | None = None
+    exponent: int | None = None
+    pattern: Pattern = "element"
+    height: int = 1
+    width: int = 1
+    period: int = 32
+    recurrence: Recurrence = "once"
+    until: int | None = None
+    probability: float = 1.0
+    sampling: Sampling = "element"
+    effect: Effect = "compute"
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Touched:
+    """One word that a fault wrote to. Bits are unsigned numbers."""
+
+    index: int
+    before: int
+    after: int
+
+    @property
+    def bits(self) -> list[int]:
+        """Positions at which it changed, 0 the lowest."""
+        changed = self.before ^ self.after
+        return [bit for bit in range(changed.bit_length()) if changed >> bit & 1]
 
 
 @dataclass(frozen=True)
 class InjectionRecord:
-    """What was done: the ground truth of an injection. Bits are unsigned numbers."""
+    """What was done at one step: the ground truth of an injection.
 
+    Attributes:
+        fault: number of the fault in its plan, from 0.
+        site, step, rank, seed: of the fault.
+        tensor: name of what was hit.
+        touched: every word that was written to, in the order of the indices.
+        backend: "eager" or "compiled": the same fault may do another thing in each.
+    """
+
+    fault: int
     site: Site
     step: int
     rank: int
     seed: int
     tensor: str
-    index: int
-    bit: int
-    before: int
-    after: int
+    touched: tuple[Touched, ...]
+    backend: str = "eager"
+
+    @property
+    def masked(self) -> bool:
+        """Whether no bit changed: they were already as the fault would have made them."""
+        return all(word.before == word.after for word in self.touched)
 
 
 class Draw:

@@ -10,7 +10,7 @@ import torch
 
 from ..errors import InjectionError
 from .bits import flip_bit, size_of
-from .fault import SITES, Draw, Fault, InjectionRecord, Site
+from .fault import SITES, Draw, Fault, InjectionRecord, Site, Touched
 from .journal import append_journal, read_journal
 
 __all__ = ["Injector", "flip_bit", "read_journal"]
@@ -52,6 +52,7 @@ class Injector:
         self._journal = read_journal(self._run)
         self._step = first_step
         self._plan: list[Fault] = []
+        self._numbers: dict[Fault, int] = {}
         self._handles: list[Any] = [
             model.register_forward_pre_hook(self._before_forward),
             optimizer.register_step_post_hook(self._after_step),
@@ -73,6 +74,7 @@ class Injector:
         name = self._name(fault)
         self._check(fault, name, self._parameters[name])
         self._plan.append(fault)
+        self._numbers[fault] = len(self._numbers)
         return self
 
     def remove(self) -> None:
@@ -101,7 +103,13 @@ class Injector:
         bit = draw.below(width, "bit") if fault.bit is None else fault.bit
         before, after = flip_bit(tensor, index, bit)
         record = InjectionRecord(
-            fault.site, fault.step, self._rank, self._seed, name, index, bit, before, after
+            self._numbers[fault],
+            fault.site,
+            fault.step,
+            self._rank,
+            self._seed,
+            name,
+            (Touched(index, before, after),),
         )
         self.records.append(record)
         append_journal(self._run, record)
@@ -112,8 +120,8 @@ class Injector:
             (record.site, record.step, record.rank, record.seed)
             == (fault.site, fault.step, self._rank, self._seed)
             and fault.tensor in (None, record.tensor)
-            and fault.index in (None, record.index)
-            and fault.bit in (None, record.bit)
+            and fault.index in (None, record.touched[0].index)
+            and (fault.bit is None or [fault.bit] == record.touched[0].bits)
             for record in self._journal
         )
 

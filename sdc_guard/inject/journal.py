@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..errors import InjectionError
-from .fault import InjectionRecord
+from .fault import InjectionRecord, Touched
 
 JOURNAL = Path("inject") / "journal.jsonl"
 
@@ -40,8 +40,10 @@ def read_journal(run: Path) -> list[InjectionRecord]:
         if not line.startswith(b"{") or not line.endswith(b"}"):
             continue
         try:
-            records.append(InjectionRecord(**json.loads(line)))
-        except (ValueError, TypeError):
+            found = json.loads(line)
+            touched = tuple(Touched(**word) for word in found.pop("touched"))
+            records.append(InjectionRecord(**found, touched=touched))
+        except (ValueError, TypeError, KeyError):
             raise InjectionError(
                 f"line {number} of the injection journal cannot be read",
                 where=str(path),

@@ -35,10 +35,11 @@ def at_rest(site: Site, bench: Bench) -> Outcome:
         found[0].step, found[0].layer_name, found[0].severity,
         detail["kind"], detail.get("index"), detail.get("bits"),
     )  # fmt: skip
-    injected = (FAULT, LAYER, "proven", _KINDS[site], record.index, [record.bit])
+    (word,) = record.touched
+    injected = (FAULT, LAYER, "proven", _KINDS[site], word.index, word.bits)
     if len(found) > 1 or named != injected:
         return Outcome("FAIL", f"named {named} for {injected}", {"alerts": len(found)})
-    where = f"{LAYER} {_KINDS[site]}, element {record.index}, bit {record.bit}"
+    where = f"{LAYER} {_KINDS[site]}, element {word.index}, bit {word.bits[0]}"
     return Outcome("PASS", f"carried_digest named {where} in the same step")
 
 
