@@ -1,15 +1,21 @@
 """Trainings on several processes, each of them started once for all that is tested of them.
 
-python distributed_launch.py RANK WORLD FOLDER TIMEOUT SCENARIO...
+python distributed_launch.py WORLD FOLDER TIMEOUT SCENARIO...
+
+One process imports torch and what the scenarios need, and forks the ranks: on a small machine the
+imports of four ranks take longer than what is tested.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -69,35 +75,37 @@ def launch(folder: Path, world: int, scenarios: Sequence[str], timeout: float = 
         timeout: of the process group, in seconds.
     """
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    processes = []
-    for rank in range(world):
-        arguments = [rank, world, folder, timeout, *scenarios]
-        with (folder / f"output.{rank}").open("w") as output:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, __file__, *map(str, arguments)],
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=environment,
-                )
-            )
-    return Outcome(folder, world, _wait(processes, folder))
+    arguments = [sys.executable, __file__, world, folder, timeout, *scenarios]
+    with (folder / "output").open("w") as output:
+        process = subprocess.Popen(
+            [str(argument) for argument in arguments],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    _wait(process, folder)
+    return Outcome(folder, world, _codes(folder, world))
 
 
-def _wait(processes: list[subprocess.Popen[bytes]], folder: Path) -> tuple[int | None, ...]:
+def _wait(process: subprocess.Popen[bytes], folder: Path) -> None:
     ended, since = 0, time.monotonic()
-    while any(process.poll() is None for process in processes):
+    while process.poll() is None:
         now = len(list(folder.glob("*.pickle")))
         if now > ended:
             ended, since = now, time.monotonic()
         if time.monotonic() - since > PATIENCE:
             break
         time.sleep(0.05)
-    codes = tuple(process.poll() for process in processes)
-    for process in processes:
-        process.kill()
-        process.wait()
-    return codes
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # and with it ranks that hang
+    process.wait()
+
+
+def _codes(folder: Path, world: int) -> tuple[int | None, ...]:
+    """The exit code of each rank; negative for a signal, None for one that was killed here."""
+    files = [folder / f"code.{rank}" for rank in range(world)]
+    return tuple(int(file.read_text()) if file.exists() else None for file in files)
 
 
 def _scenario(name: str) -> Any:
@@ -109,8 +117,55 @@ def _scenario(name: str) -> Any:
 
 
 def main() -> None:
-    rank, world = int(sys.argv[1]), int(sys.argv[2])
-    folder, timeout = Path(sys.argv[3]), float(sys.argv[4])
+    world, folder, timeout, names = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4:]
+    for name in names:
+        _scenario(name)  # imports it, once for all ranks
+    _train_once(folder / "first")
+    ranks = {_forked(rank, world, folder, float(timeout), names): rank for rank in range(world)}
+    for _ in range(world):
+        pid, status = os.wait()
+        (folder / f"code.{ranks[pid]}").write_text(str(os.waitstatus_to_exitcode(status)))
+
+
+def _train_once(run: Path) -> None:
+    """Load what is only loaded when it is needed, compiled code above all."""
+    import torch
+
+    from sdc_guard import Guard, RunReader
+
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with Guard(model, optimizer, run=run, policy="record") as guard:
+        model(torch.ones(1, 2)).sum().backward()
+        guard.observe(1.0, torch.ones(1, 2))
+        optimizer.step()
+    with RunReader(run) as reader:
+        reader.rows("SELECT * FROM steps")
+    assert threading.active_count() == 1  # a fork would not have the others
+
+
+def _forked(rank: int, world: int, folder: Path, timeout: float, names: list[str]) -> int:
+    """Start a rank; its process number."""
+    pid = os.fork()
+    if pid:
+        return pid
+    output = os.open(folder / f"output.{rank}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    code = 1
+    try:
+        _run(rank, world, folder, timeout, names)
+        code = 0
+    except BaseException:  # noqa: BLE001 - because whatever it is must end the process
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # at once: the others would wait for this one
+
+
+def _run(rank: int, world: int, folder: Path, timeout: float, names: list[str]) -> None:
     import torch
     import torch.distributed as dist
     from distributed_training import Here, bits, differences
@@ -119,17 +174,13 @@ def main() -> None:
     store = f"file://{folder / 'store'}"
     limit = timedelta(seconds=timeout)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=limit)
-    for name in sys.argv[5:]:
+    for name in names:
         print(f"=== {name}", flush=True)
-        try:
-            plain = _scenario(name)(Here(rank, world, None))
-            told = _scenario(name)(Here(rank, world, folder / name))
-        except Exception:  # noqa: BLE001 - because whatever it is must end the process
-            traceback.print_exc()
-            sys.stdout.flush()
-            os._exit(1)  # at once: the others would wait for this one
+        told = _scenario(name)(Here(rank, world, folder / name))
         state = told.pop("state")
-        told |= {"differences": differences(plain["state"], state), "bits": bits(state)}
+        # a training with a fault is not compared with anything
+        plain = _scenario(name)(Here(rank, world, None))["state"] if state else {}
+        told |= {"differences": differences(plain, state), "bits": bits(state)}
         (folder / f"{name}.{rank}.pickle").write_bytes(pickle.dumps(told))
     dist.destroy_process_group()
 
