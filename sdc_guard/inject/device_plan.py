@@ -96,7 +96,7 @@ class DevicePlan:
         self._refuse_other(tensor, step)
         if self._is_idle(step):
             return
-        corrupt(local(tensor).detach(), self._plan, step, self.log)
+        corrupt(local(tensor).data, self._plan, step, self.log)  # detach() would tell autograd
 
     def hits(self, log: torch.Tensor | None = None) -> dict[int, Hits]:
         """What each fault has done, by its number; waits for the device.

@@ -43,10 +43,10 @@ def check(tensor: torch.Tensor, plan: torch.Tensor, *steps: int) -> torch.Tensor
     return logs[0]
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_any_plan(data: st.DataObject) -> None:
-    tensor = data.draw(tensors())
+    tensor = data.draw(tensors().filter(lambda x: x.dim() + x.is_complex() <= 4))
     planned = [data.draw(faults(tensor, step)) for step in range(2)]
     check(tensor, plan_of(tensor, *planned), 0, 1, 2)
 

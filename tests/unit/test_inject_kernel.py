@@ -124,7 +124,8 @@ def test_neither_triton_nor_a_compiler_is_imported_for_tensors_in_host_memory() 
     code = (
         "import sys, torch\n"
         "from sdc_guard.inject.corrupt import corrupt\n"
-        "corrupt(torch.ones(2), torch.ones(1, 9).long(), torch.tensor(1), torch.ones(1, 5).long())\n"
+        "plan, log = torch.ones(1, 9).long(), torch.ones(1, 5).long()\n"
+        "corrupt(torch.ones(2), plan, torch.tensor(1), log)\n"
         "print({'triton', 'torch._dynamo'} & set(sys.modules))"
     )
     done = subprocess.run(
@@ -152,6 +153,7 @@ def test_the_operator_takes_tensors_without_values() -> None:
         )
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of what inductor imports
 def test_a_compiled_function_injects_within_one_graph_and_is_compiled_once() -> None:
     tensors = [torch.ones(4, 2).to(dtype).t() for dtype in DTYPES if dtype not in OF_BYTES]
     tensors += [torch.full((4, 2), 56, dtype=torch.uint8).view(x).t() for x in OF_BYTES]
