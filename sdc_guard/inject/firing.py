@@ -152,7 +152,8 @@ class Firing:
             if struck is None:
                 return False
             self.strikes.append((taken, struck))
-            self._note("firing", taken, step=step, tensor=name)
+            if not struck.arrived:
+                self._note("firing", taken, step=step, tensor=name)
             self.settle(wait=False)
             return True
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from ..errors import InjectionError
 from .fault import Draw, Fault, Sampling, Site
 
 _SHOWN = 8  # names in a message
+_NUMBER = re.compile(r":\d+$")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Scope:
         kind: what the names are of, in one word.
         known: whether the targets are there already, and not only when the training runs.
         shared: whether ranks hold parts of these tensors, and so have to draw the same.
+        numbered: whether a name may end with the number of one of several tensors: "lstm:1".
     """
 
     site: Site
@@ -35,6 +38,7 @@ class Scope:
     kind: str = "tensor"
     known: bool = True
     shared: bool = False
+    numbered: bool = False
 
     def sampling(self, fault: Fault) -> Sampling:
         """What an open target is drawn by: each as often where sizes are unknown."""
@@ -47,13 +51,19 @@ class Scope:
         Raises:
             InjectionError: nothing has that name, or what has cannot be hit.
         """
-        if fault.tensor is not None:
-            exact = self.aliases.get(fault.tensor, fault.tensor)
+        wanted, number = fault.tensor, ""
+        if wanted is not None:
+            if self.numbered and (found := _NUMBER.search(wanted)):
+                wanted, number = wanted[: found.start()], found[0]
+            exact = self.aliases.get(wanted, wanted)
             if exact in self.sizes or exact in self.named_only:
-                return exact
-        fitting = self._fitting(fault.tensor)
+                return exact + number
+        return self._drawn(wanted, fault, draw) + number
+
+    def _drawn(self, pattern: str | None, fault: Fault, draw: Draw) -> str:
+        fitting = self._fitting(pattern)
         if not fitting:
-            raise self._nothing(fault.tensor)
+            raise self._nothing(pattern)
         if self.sampling(fault) == "layer":
             return fitting[draw.below(len(fitting), "tensor")]
         sizes = [self.sizes[name] or 0 for name in fitting]
@@ -64,8 +74,8 @@ class Scope:
     def _fitting(self, pattern: str | None) -> list[str]:
         if pattern is None:
             return list(self.sizes)
-        names = [*self.sizes, *self.named_only]
-        return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+        fitting = fnmatch.filter(self.sizes, pattern)
+        return fitting or fnmatch.filter(self.named_only, pattern)
 
     def _nothing(self, pattern: str | None) -> InjectionError:
         if pattern in self.skipped:
