@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from .corrupt import corrupt_on_cuda
 from .operation import corrupt_by_torch
 
 
@@ -28,6 +29,7 @@ def _register() -> None:
     made: Any = torch.library.custom_op(
         "sdc_guard::corrupt", corrupt_by_torch, mutates_args=("tensor", "log"), schema=schema
     )
+    made.register_kernel("cuda", corrupt_on_cuda)
 
     @made.register_fake  # type: ignore[untyped-decorator] # torch has no types here
     def _(tensor: torch.Tensor, plan: torch.Tensor, step: torch.Tensor, log: torch.Tensor) -> None:

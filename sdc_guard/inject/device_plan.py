@@ -15,6 +15,7 @@ from ..digest.reference import MASK64, signed64, unsigned
 from ..errors import InjectionError
 from ..signals.placement import local
 from .bits import as_integers, memory, offsets
+from .corrupt import corrupt
 from .fault import Touched
 from .formats import format_of
 from .operation import (
@@ -26,7 +27,6 @@ from .operation import (
     PLAN_COLUMNS,
     STEP,
     UNLIKE,
-    corrupt,
     write,
 )
 from .planned import Planned

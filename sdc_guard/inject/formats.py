@@ -14,19 +14,18 @@ from ..errors import InjectionError
 class FloatFormat:
     """A binary floating-point format.
 
-    The value of a word is ±(1.mantissa)·2^(exponent − bias), with exponent 0 for subnormal
-    numbers: IEEE 754 for 16 bits and more, the OCP specifications of 8-bit formats for the others.
+    A word is sign, exponent and mantissa, from its highest bit down; an exponent field of 0 is that
+    of subnormal numbers. IEEE 754 has those of 16 bits and more, the OCP specifications of 8-bit
+    floating point and of microscaling formats the others.
 
     Attributes:
         mantissa: its stored bits; 0 for a format of powers of two alone, without sign and zero.
-        bias: of the exponent.
         top: the largest finite magnitude, as a word without sign.
         above: what a result beyond it becomes, without sign.
         negative_zero: whether a zero keeps its sign; where not, the word that would be −0 is NaN.
     """
 
     mantissa: int
-    bias: int
     top: int
     above: int
     negative_zero: bool = True
@@ -48,15 +47,15 @@ class WordFormat:
 
 
 _NUMBERS: Final = {
-    torch.float64: FloatFormat(52, 1023, 0x7FEF_FFFF_FFFF_FFFF, 0x7FF0_0000_0000_0000),
-    torch.float32: FloatFormat(23, 127, 0x7F7F_FFFF, 0x7F80_0000),
-    torch.float16: FloatFormat(10, 15, 0x7BFF, 0x7C00),
-    torch.bfloat16: FloatFormat(7, 127, 0x7F7F, 0x7F80),
+    torch.float64: FloatFormat(52, 0x7FEF_FFFF_FFFF_FFFF, 0x7FF0_0000_0000_0000),
+    torch.float32: FloatFormat(23, 0x7F7F_FFFF, 0x7F80_0000),
+    torch.float16: FloatFormat(10, 0x7BFF, 0x7C00),
+    torch.bfloat16: FloatFormat(7, 0x7F7F, 0x7F80),
     # neither has an infinity: torch saturates the first since 2.13 or so, NaN is next to it
-    torch.float8_e4m3fn: FloatFormat(3, 7, 0x7E, 0x7E),
-    torch.float8_e5m2: FloatFormat(2, 15, 0x7B, 0x7C),
-    torch.float8_e4m3fnuz: FloatFormat(3, 8, 0x7F, 0x80, negative_zero=False),
-    torch.float8_e5m2fnuz: FloatFormat(2, 16, 0x7F, 0x80, negative_zero=False),
+    torch.float8_e4m3fn: FloatFormat(3, 0x7E, 0x7E),
+    torch.float8_e5m2: FloatFormat(2, 0x7B, 0x7C),
+    torch.float8_e4m3fnuz: FloatFormat(3, 0x7F, 0x80, negative_zero=False),
+    torch.float8_e5m2fnuz: FloatFormat(2, 0x7F, 0x80, negative_zero=False),
 }
 _INTEGERS: Final = (
     torch.int8, torch.int16, torch.int32, torch.int64,
@@ -76,7 +75,7 @@ def _formats() -> dict[torch.dtype, WordFormat]:
     # dtypes that not every supported version of torch has
     powers: torch.dtype | None = getattr(torch, "float8_e8m0fnu", None)
     if powers is not None:
-        found[powers] = WordFormat(8, powers, FloatFormat(0, 127, 0xFE, 0xFF))
+        found[powers] = WordFormat(8, powers, FloatFormat(0, 0xFE, 0xFF))
     pair: torch.dtype | None = getattr(torch, "float4_e2m1fn_x2", None)
     if pair is not None:
         found[pair] = WordFormat(8, None)

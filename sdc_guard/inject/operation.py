@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ..digest.lanes import K
 from ..digest.reference import mix64_tensor, signed64, unsigned
@@ -31,36 +30,10 @@ LOG_COLUMNS: Final = 5
 CERTAIN: Final = 1 << 62  # as chance: each time; a draw lies below it
 
 
-def corrupt(
-    tensor: torch.Tensor, plan: torch.Tensor, step: torch.Tensor, log: torch.Tensor
-) -> None:
-    """Do to a tensor what its plan says for this step, and log it. Nothing waits for a device.
-
-    Args:
-        tensor: of a dtype in FORMATS, whose elements do not share memory; any strides. It is
-            written to past autograd's version counter.
-        plan: int64 (n, 9), contiguous. Row by row: the word's index, the masks a, o and x, the
-            exponent, the first and the last step, the chance in 2⁻⁶² of each step, and a key.
-            Rows with one key fire together. No two rows that fire at one step have one index. A
-            row whose index is beyond the tensor's end does not fire.
-        step: int64 scalar.
-        log: int64 (n, 5), contiguous: added to, see above.
-
-    Raises:
-        InjectionError: see `refuse_unfit`.
-    """
-    if torch.compiler.is_compiling() or isinstance(tensor, FakeTensor):
-        from .custom_op import corrupt_operator  # its first call imports the compiler
-
-        corrupt_operator(tensor, plan, step, log)
-    else:
-        corrupt_by_torch(tensor, plan, step, log)
-
-
 def corrupt_by_torch(
     tensor: torch.Tensor, plan: torch.Tensor, step: torch.Tensor, log: torch.Tensor
 ) -> None:
-    """`corrupt` by plain torch, on any device."""
+    """`corrupt` (see there) by plain torch, on any device: what the kernel must reproduce."""
     integers = as_integers(tensor)
     fires = due(plan, step, integers.numel())
     if not integers.numel() or (fires.device.type == "cpu" and not bool(fires.any())):
