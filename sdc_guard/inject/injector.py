@@ -87,7 +87,10 @@ class Injector:
             "collective": Collective(self._firing, model),
         }
         self._told = False  # of a forward in this step
-        self._handle: Any = model.register_forward_pre_hook(_ForwardBegins(self), with_kwargs=True)
+        # before other hooks: sharding puts whole parameters in the place of what a rank keeps
+        self._handle: Any = model.register_forward_pre_hook(
+            _ForwardBegins(self), with_kwargs=True, prepend=True
+        )
         self._hooks = StepHooks(optimizers, self)
 
     def __enter__(self) -> Injector:
