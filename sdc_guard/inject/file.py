@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..archive.torch_places import TensorPlace, tensor_places
-from ..errors import InjectionError
+from ..errors import CheckpointUnreadable, InjectionError
 from .checked import check_fault
 from .fault import Draw, Fault, Touched
 from .file_record import FileInjection, add_injection, read_injections, write_injections
@@ -44,11 +44,13 @@ def corrupt_file(path: Path, fault: Fault, seed: int, *, out: Path | None = None
     target = path if out is None else out
     if out is not None:
         _copy(path, out)
-    if fault.tensor is None:
-        injection = _bytes_of(target, fault, seed)
-    else:
-        injection = _tensor_of(target, fault, seed)
-    _verify(target, injection)
+    try:
+        injection = (_bytes_of if fault.tensor is None else _tensor_of)(target, fault, seed)
+        _verify(target, injection)
+    except (InjectionError, CheckpointUnreadable):
+        if out is not None:
+            out.unlink()
+        raise
     add_injection(target, injection)
     return injection
 
