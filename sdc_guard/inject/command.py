@@ -45,7 +45,7 @@ def run_with_faults(plan: Path, command: Sequence[str], say: Say, *, again: bool
         told = {PLAN_VARIABLE: str(plan.absolute()), TOLD_VARIABLE: folder}
         code = _run(command, os.environ | told | ({AGAIN_VARIABLE: "1"} if again else {}))
         notes = [json.loads(path.read_text("utf-8")) for path in sorted(Path(folder).iterdir())]
-    fired = _report(notes, say)
+    fired = report(notes, say)
     return code if code else 0 if fired else EXIT_NOT_INJECTED
 
 
@@ -65,8 +65,15 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _report(notes: Sequence[dict[str, Any]], say: Say) -> int:
-    """Say what became of the plan; how many injections there were."""
+def report(notes: Sequence[dict[str, Any]], say: Say) -> int:
+    """Say what became of a plan.
+
+    Args:
+        notes: what each process left, see `from_environment`.
+
+    Returns:
+        how many injections there were.
+    """
     if not notes:
         say(_NO_GUARD)
     fired, missed = 0, []
