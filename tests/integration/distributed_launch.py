@@ -33,6 +33,7 @@ MODULES = (
     "troubles",
     "audits",
     "disagreement",
+    "injections",
 )
 PATIENCE = 100.0  # seconds without a scenario that ends: a hang, and not a loaded machine
 
