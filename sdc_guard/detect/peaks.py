@@ -137,30 +137,42 @@ class PeakThreshold:
         Args:
             peaks: shape (steps,), in the order of the steps.
         """
+        if self._budget is None:
+            return
         finite = peaks[np.isfinite(peaks)]
-        if not finite.size or self._budget is None:
+        if not finite.size:
             return
         finite = np.minimum(finite[-KEPT:], self.value)
-        self._values[(self._count + np.arange(len(finite))) % KEPT] = finite
+        self._values[_places(self._count, len(finite))] = finite
         self._count += len(finite)
 
-    def renew(self) -> None:
-        """Fit the tail again, if enough has been seen since the last time."""
+    def renew(self) -> bool:
+        """Fit the tail again, if enough has been seen since the last time; whether it was."""
         if self._budget is None or self._count < max(FEWEST, self._fitted + REFIT):
-            return
+            return False
         self._fitted = self._count
         self.tail = tail_of(self._values[: min(self._count, KEPT)], self._prior)
         self.value = self._limit(self._budget)
+        return True
 
     def _limit(self, budget: float) -> float:
         return max(self._lowest, self.tail.exceeded_with(budget))
 
     def remember(self, steps: int) -> tuple[Any, ...]:
         """What `go_back` needs to undo `take` of as many steps."""
-        places = (self._count + np.arange(min(steps, KEPT))) % KEPT
-        return self._count, self._fitted, self.tail, self.value, places, self._values[places]
+        places = _places(self._count, min(steps, KEPT))
+        values = self._values[places].copy()
+        return self._count, self._fitted, self.tail, self.value, places, values
 
     def go_back(self, remembered: tuple[Any, ...]) -> None:
         """Undo what was taken in since."""
         self._count, self._fitted, self.tail, self.value, places, values = remembered
         self._values[places] = values
+
+
+def _places(first: int, count: int) -> slice | NDArray[np.int64]:
+    """Of the newest values, in one piece where they are."""
+    place = first % KEPT
+    if place + count <= KEPT:
+        return slice(place, place + count)
+    return (place + np.arange(count)) % KEPT
