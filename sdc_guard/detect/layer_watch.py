@@ -110,7 +110,8 @@ class LayerWatch:
         scores = np.abs(judged.score).reshape(*judged.score.shape[:2], -1)
         peaks = np.fmax.reduce(scores, axis=2, initial=np.nan)
         if judged.over is not None:
-            peaks = self._separate(peaks, judged.over.any(axis=(2, 3)))
+            over: Bools = np.logical_or.reduce(judged.over, axis=(2, 3))
+            peaks = self._separate(peaks, over)
         self._steps += len(peaks)
         for threshold, of_kind in zip(self.thresholds, peaks.T, strict=True):
             threshold.take(of_kind)

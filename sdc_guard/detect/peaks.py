@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 SHARE: Final = 0.05  # of the steps are peaks: u is the 95 % quantile
 KEPT: Final = 4096  # newest steps that the tail is fitted to
 FEWEST: Final = 256  # steps before which the calibrated tail holds
-REFIT: Final = 64  # steps from one fit to the next
+REFIT: Final = (64, 512)  # steps from one fit to the next: an eighth of those seen, within these
 PRIOR_PEAKS: Final = 100
 # A shape below 0 has an end, which few values place too low; from 1/2 on the moments that the fit
 # is made of have no variance.
@@ -127,7 +127,7 @@ class PeakThreshold:
     def __init__(self, budget: float | None, prior: Tail, lowest: float = 0.0) -> None:
         self._budget, self._prior, self._lowest = budget, prior, lowest
         self._values = np.full(KEPT, np.nan)
-        self._count = self._fitted = 0
+        self._count, self._due = 0, FEWEST
         self.tail = prior
         self.value = math.inf if budget is None else self._limit(budget)
 
@@ -148,9 +148,9 @@ class PeakThreshold:
 
     def renew(self) -> bool:
         """Fit the tail again, if enough has been seen since the last time; whether it was."""
-        if self._budget is None or self._count < max(FEWEST, self._fitted + REFIT):
+        if self._budget is None or self._count < self._due:
             return False
-        self._fitted = self._count
+        self._due = self._count + min(max(self._count // 8, REFIT[0]), REFIT[1])
         self.tail = tail_of(self._values[: min(self._count, KEPT)], self._prior)
         self.value = self._limit(self._budget)
         return True
@@ -162,11 +162,11 @@ class PeakThreshold:
         """What `go_back` needs to undo `take` of as many steps."""
         places = _places(self._count, min(steps, KEPT))
         values = self._values[places].copy()
-        return self._count, self._fitted, self.tail, self.value, places, values
+        return self._count, self._due, self.tail, self.value, places, values
 
     def go_back(self, remembered: tuple[Any, ...]) -> None:
         """Undo what was taken in since."""
-        self._count, self._fitted, self.tail, self.value, places, values = remembered
+        self._count, self._due, self.tail, self.value, places, values = remembered
         self._values[places] = values
 
 
