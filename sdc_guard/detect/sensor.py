@@ -9,13 +9,13 @@ each of these `STATISTICS` has an equal part of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from .alert import Alert
-from .double_centred import WINDOW, Floats
+from .double_centred import FEWEST_LAYERS, WINDOW, Floats
 from .layer_watch import Judged, LayerWatch
 from .not_finite import NotFinite, all_finite
 from .sensor_alerts import SensorAlerts
@@ -84,7 +84,8 @@ class StepSensor:
         self._numel = np.asarray(numel, dtype=np.int64)
         layers = len(names)
         budget = None if false_incidents is None else false_incidents / len(STATISTICS)
-        self._layers = LayerWatch([NORM, PEAK, ZEROS], layers, budget=budget, trends=True)
+        norm = NORM if layers >= FEWEST_LAYERS else replace(NORM, tail=TOTAL.tail)
+        self._layers = LayerWatch([norm, PEAK, ZEROS], layers, budget=budget, trends=True)
         self._whole = LayerWatch([TOTAL, LOSS], 1, budget=budget)
         self._shift = ShiftWatch(layers, tail=SHIFT, budget=budget)
         self._finite = NotFinite(names)

@@ -14,6 +14,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+_ZEROS_BEFORE: Final = 4.0
 _MOST_AT_ONCE: Final = 0.5  # of the layers: when more are zero, the step has nothing to teach
 
 
@@ -60,7 +61,8 @@ def layer_statistics(signals: StepSignals, numel: Ints, been_zero: Bools | None 
 
     * log of the norm. A true zero gradient and a missing one are not small norms.
     * log of max|g| over the norm: 0 if one element is all there is.
-    * log-odds of an element to be exactly zero, (zeros + ½) / (others + ½).
+    * log-odds of an element to be exactly zero, (zeros + 4) / (others + ½): a few zeros among many
+      elements come and go.
 
     Args:
         signals: with an axis of steps.
@@ -76,7 +78,7 @@ def layer_statistics(signals: StepSignals, numel: Ints, been_zero: Bools | None 
     np.log(norms, out=found[:, 0])
     np.log(signals.max_abs, out=found[:, 1])
     found[:, 1] -= found[:, 0]
-    odds = (signals.zeros + 0.5) / (np.maximum(numel - signals.zeros, 0) + 0.5)
+    odds = (signals.zeros + _ZEROS_BEFORE) / (np.maximum(numel - signals.zeros, 0) + 0.5)
     np.log(odds, out=found[:, 2])
     if not (norms > 0).all():
         _leave_out(found, norms, been_zero)
