@@ -78,7 +78,9 @@ class Trace:
 
     def alert(self, step: int, severity: str = "proven", **detail: Any) -> Alert:
         """An alert in layer 1, as a detector would raise it."""
-        detector, score = ("carried_digest", 1.0) if severity == "proven" else ("gradient_norm", 44.0)
+        detector, score = (
+            ("carried_digest", 1.0) if severity == "proven" else ("gradient_norm", 44.0)
+        )
         alert = Alert(step, detector, 1, NAMES[1], score, 32.0, severity, detail)
         self.row(
             "alerts",
