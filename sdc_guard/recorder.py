@@ -64,6 +64,7 @@ class Recorder:
         self._scale = LossScaleWatch()
         self._foreign = ForeignState()
         self._shadow = ShadowWatch()
+        self._lr: float | None = None
         self.incidents = IncidentBook()
 
     def use_layers(
@@ -165,6 +166,7 @@ class Recorder:
             if isinstance(piece, AfterStep):
                 self._judge_after(piece)
             else:
+                self._lr = piece.lr
                 self.report(piece.step, [])
         return True
 
@@ -181,7 +183,7 @@ class Recorder:
             live: gives this rank's part of a digested tensor, to read a changed element from.
             skip_on_alert: whether these alerts make the guard skip the step.
         """
-        step = evidence.step
+        step, self._lr = evidence.step, evidence.lr
         table = self._carried(evidence.digests.keys, evidence.digest_rows)
         written = self._foreign.learn(self._left_behind, table)
         if written:
@@ -234,7 +236,8 @@ class Recorder:
                 batch_hash=found,
                 seconds=evidence.shadow.seconds,
             )
-            alerts += self._shadow.judge(evidence.step, evidence.shadow.batch_hash, found, losses)
+            pinned = evidence.shadow.batch_hash
+            alerts += self._shadow.judge(evidence.step, pinned, found, losses, self._lr)
         alerts += [
             alert
             for audit, rows in evidence.audits
