@@ -110,11 +110,11 @@ class DoubleCentred:
 
     def _centred(self, x: Floats) -> Floats:
         if self._shape[0] > 1:
-            x = x - _median(x, axis=1)
+            x = x - median_of_finite(x, axis=1)
         if self._shape[1] < FEWEST_LAYERS:
             return x
         known = np.isfinite(self._level).any()
-        shared = _median(x - self._level if known else x, axis=2)
+        shared = median_of_finite(x - self._level if known else x, axis=2)
         return x - np.where(np.isfinite(shared), shared, 0.0)
 
     def admit(self, residual: Floats, healthy: Bools | None = None) -> Bools | None:
@@ -186,7 +186,7 @@ def _middle(ordered: NDArray[np.float32], count: NDArray[np.int64]) -> Floats:
     return middle
 
 
-def _median(values: Floats, axis: int) -> Floats:
+def median_of_finite(values: Floats, axis: int) -> Floats:
     """Median of what is finite along an axis, which is kept; NaN where nothing is."""
     if np.isfinite(values).all():
         median: Floats = np.median(values, axis=axis, keepdims=True)

@@ -94,6 +94,7 @@ class ShadowTrend:
         self._limit = math.inf if budget is None else rise_limit(budget)
         self._jump = math.inf if budget is None else JUMP
         self._was_finite = True
+        self._lr: float | None = None  # the lowest since the window began
         self._begin(None)
 
     def judge(self, step: int, loss: float, lr: float | None = None) -> list[Alert]:
