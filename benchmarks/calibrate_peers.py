@@ -11,8 +11,8 @@ seeds than those that a default was taken from.
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-RANKS, SHADOW_EVERY = 4, 5
+from sdc_guard.detect.peers import PeerJudge
+from sdc_guard.detect.proportion import wilson
+from sdc_guard.detect.sensor import FALSE_INCIDENTS
+from sdc_guard.detect.step_signals import StepSignals, statistics_of
+
+RANKS, SHADOW_EVERY, WINDOW, TRIALS = 4, 5, 20, 60
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -34,8 +39,12 @@ def sample() -> Any:
     return module
 
 
-def record(seed: int, steps: int, path: Path) -> None:
-    """Train, and keep norm, largest value and zeros of (steps, ranks, layers), and the losses."""
+def record(seed: int, steps: int, path: Path, garbage: list[int]) -> None:
+    """Train, and keep norm, largest value and zeros of (steps, ranks, layers), and the losses.
+
+    Args:
+        garbage: steps at which the last rank's tokens are random.
+    """
     gpt = sample()
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -48,6 +57,9 @@ def record(seed: int, steps: int, path: Path) -> None:
     for step in range(steps):
         batch = text.next()
         total = [torch.zeros_like(p) for p in parameters]
+        if step in garbage:
+            noise = torch.Generator().manual_seed(seed)
+            batch[0][-len(batch[0]) // RANKS :].random_(0, gpt.VOCABULARY, generator=noise)
         parts = zip(*(tensor.chunk(RANKS) for tensor in batch), strict=True)
         for rank, part in enumerate(parts):
             loss = gpt.loss_fn(model, part)
@@ -74,21 +86,57 @@ def record(seed: int, steps: int, path: Path) -> None:
     np.savez(path, measured=measured, numel=numel, losses=losses, shadow=np.array(shadow))
 
 
+def values_of(path: Path) -> NDArray[np.float64]:
+    """What ranks exchange, (steps, ranks, layers, 3)."""
+    with np.load(path) as held:
+        measured, numel = held["measured"], held["numel"]
+    ranks = []
+    for rank in range(measured.shape[1]):
+        norms, largest, zeros = np.moveaxis(measured[:, rank], -1, 0)
+        zeros = zeros.astype(np.int64)
+        found = statistics_of(StepSignals(norms, largest, zeros, np.zeros_like(zeros)), numel)
+        ranks.append(np.stack([found.norm, found.peak, found.zeros], axis=-1))
+    return np.stack(ranks, axis=1)
+
+
+def judge(seed: int, path: Path) -> None:
+    """Print false findings, thresholds, and the share found of norms changed at one step."""
+    values = values_of(path)
+    steps, ranks, layers, _ = values.shape
+    now = PeerJudge(ranks, layers, FALSE_INCIDENTS)
+    found = now.judge(range(steps - WINDOW), values[:-WINDOW])
+    print(f"seed {seed}: {len(found)} findings in {steps - WINDOW} healthy steps")
+    for one in found:
+        print("   ", one)
+    print("    thresholds " + ", ".join(f"{k} {x:.1f}" for k, x in now.thresholds.items()))
+    r = np.random.default_rng(seed)
+    for factor in (3, 10, 30, 100, 1000, 0.1, 0.01):
+        named = 0
+        for _ in range(TRIALS):
+            part, rank, layer = values[-WINDOW:].copy(), r.integers(ranks), r.integers(layers)
+            part[WINDOW // 2, rank, layer, 0] += np.log(factor)
+            told = copy.deepcopy(now).judge(range(steps - WINDOW, steps), part)
+            named += any((one.rank, one.layer) == (rank, layer) for one in told)
+        low, high = wilson(named, TRIALS)
+        print(f"    a norm x {factor:<6g} named {named / TRIALS:.2f} ({low:.2f} to {high:.2f})")
+
+
 def main() -> None:
     """Record or judge the seeds on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=["record", "judge"])
     parser.add_argument("seeds", type=int, nargs="+")
     parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--garbage", type=int, nargs="*", default=[], metavar="STEP")
     parser.add_argument("--folder", type=Path, default=Path("runs/peers"))
     args = parser.parse_args()
     for seed in args.seeds:
         path = args.folder / f"{seed}.npz"
         if args.what == "record":
-            record(seed, args.steps, path)
+            record(seed, args.steps, path, args.garbage)
             print(f"seed {seed}: {args.steps} steps", flush=True)
         else:
-            sys.exit("nothing to judge with yet")
+            judge(seed, path)
 
 
 if __name__ == "__main__":

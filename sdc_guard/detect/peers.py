@@ -32,7 +32,7 @@ TAILS: Final[dict[Kind, Tail]] = {
     "norm": Tail(level=3.0, share=0.01, scale=0.75, shape=0.1),
     "peak": Tail(level=2.7, share=0.01, scale=0.55, shape=0.1),
     "zeros": Tail(level=2.0, share=0.01, scale=1.0, shape=0.1),
-    "shift": Tail(level=6.0, share=0.01, scale=1.75, shape=0.1),
+    "shift": Tail(level=6.0, share=0.01, scale=1.75, shape=0.15),
     "rank": Tail(level=3.9, share=0.01, scale=1.45, shape=0.1),
 }
 
