@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sdc_guard.detect.peers import PeerJudge
 from sdc_guard.detect.proportion import wilson
 from sdc_guard.detect.sensor import FALSE_INCIDENTS
-from sdc_guard.detect.step_signals import StepSignals, statistics_of
+from sdc_guard.detect.step_signals import StepSignals, layer_statistics
 
 RANKS, SHADOW_EVERY, WINDOW, TRIALS = 4, 5, 20, 60
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,22 +87,23 @@ def record(seed: int, steps: int, path: Path, garbage: list[int]) -> None:
 
 
 def values_of(path: Path) -> NDArray[np.float64]:
-    """What ranks exchange, (steps, ranks, layers, 3)."""
+    """What ranks exchange, (steps, 3, ranks, layers)."""
     with np.load(path) as held:
         measured, numel = held["measured"], held["numel"]
     ranks = []
     for rank in range(measured.shape[1]):
         norms, largest, zeros = np.moveaxis(measured[:, rank], -1, 0)
         zeros = zeros.astype(np.int64)
-        found = statistics_of(StepSignals(norms, largest, zeros, np.zeros_like(zeros)), numel)
-        ranks.append(np.stack([found.norm, found.peak, found.zeros], axis=-1))
-    return np.stack(ranks, axis=1)
+        signals = StepSignals(norms, largest, zeros, np.zeros_like(zeros))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ranks.append(layer_statistics(signals, numel))
+    return np.stack(ranks, axis=2)
 
 
 def judge(seed: int, path: Path) -> None:
     """Print false findings, thresholds, and the share found of norms changed at one step."""
     values = values_of(path)
-    steps, ranks, layers, _ = values.shape
+    steps, _, ranks, layers = values.shape
     now = PeerJudge(ranks, layers, FALSE_INCIDENTS)
     found = now.judge(range(steps - WINDOW), values[:-WINDOW])
     print(f"seed {seed}: {len(found)} findings in {steps - WINDOW} healthy steps")
@@ -114,7 +115,7 @@ def judge(seed: int, path: Path) -> None:
         named = 0
         for _ in range(TRIALS):
             part, rank, layer = values[-WINDOW:].copy(), r.integers(ranks), r.integers(layers)
-            part[WINDOW // 2, rank, layer, 0] += np.log(factor)
+            part[WINDOW // 2, 0, rank, layer] += np.log(factor)
             told = copy.deepcopy(now).judge(range(steps - WINDOW, steps), part)
             named += any((one.rank, one.layer) == (rank, layer) for one in told)
         low, high = wilson(named, TRIALS)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from .alert import Alert
-from .peer_findings import Kind, PeerFinding
+from .peer_findings import PeerFinding, Statistic
 
 STEPS: Final = "peer_steps"
-_WHAT: Final[dict[Kind, str]] = {
+_WHAT: Final[dict[Statistic, str]] = {
     "norm": "norm of the gradient",
     "peak": "largest element of the gradient relative to its norm",
     "zeros": "share of zeros in the gradient",

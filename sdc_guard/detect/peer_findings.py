@@ -10,8 +10,8 @@ import numpy as np
 
 from .double_centred import Bools, Floats
 
-Kind = Literal["norm", "peak", "zeros", "shift", "rank"]
-STATISTICS: Final[tuple[Kind, ...]] = ("norm", "peak", "zeros", "shift", "rank")
+Statistic = Literal["norm", "peak", "zeros", "shift", "rank"]
+STATISTICS: Final[tuple[Statistic, ...]] = ("norm", "peak", "zeros", "shift", "rank")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PeerFinding:
     """
 
     step: int
-    kind: Kind
+    kind: Statistic
     rank: int | None
     ranks: tuple[int, ...]
     layer: int | None
@@ -44,12 +44,12 @@ class Found:
     """Gathers findings of several blocks of steps."""
 
     def __init__(self) -> None:
-        self._streams: dict[tuple[Kind, int | None, int | None], list[PeerFinding]] = {}
+        self._streams: dict[tuple[Statistic, int | None, int | None], list[PeerFinding]] = {}
 
     def add(
         self,
         steps: Sequence[int],
-        kind: Kind,
+        kind: Statistic,
         over: Bools,
         score: Floats,
         present: Bools,

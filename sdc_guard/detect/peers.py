@@ -11,30 +11,30 @@ many layers do at once, no single layer of that rank is accused at that step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from . import tails
-from .double_centred import Bools, Floats, median_of_finite
-from .layer_watch import Judged, LayerWatch
+from .double_centred import Bools, Floats
+from .layer_watch import Judged, Kind, LayerWatch
+from .medians import middles
 from .peaks import Tail
-from .peer_findings import STATISTICS, Found, Kind, PeerFinding
+from .peer_findings import STATISTICS, Found, PeerFinding, Statistic
 from .shift_watch import ShiftWatch
 
-MEASURES: Final = 3  # log norm, log max|g|/norm, log-odds of zeros: see `step_signals`
 MANY: Final = 0.25  # of a rank's layers: so many at once are not single ones
 FEWEST_MANY: Final = 3
-# Of a single stream's |score|; a run's own tails take their place within its first few hundred
+# Tails of a single stream's |score|; a run's own take their place within its first few hundred
 # compared steps. Calibrated with benchmarks/calibrate_peers.py on the seeds 100 to 102.
-TAILS: Final[dict[Kind, Tail]] = {
-    "norm": Tail(level=3.0, share=0.01, scale=0.75, shape=0.1),
-    "peak": Tail(level=2.7, share=0.01, scale=0.55, shape=0.1),
-    "zeros": Tail(level=2.0, share=0.01, scale=1.0, shape=0.1),
-    "shift": Tail(level=6.0, share=0.01, scale=1.75, shape=0.15),
-    "rank": Tail(level=3.9, share=0.01, scale=1.45, shape=0.1),
-}
+KINDS: Final = (
+    Kind("norm", tails.NORM.floor, Tail(level=3.0, share=0.01, scale=0.75, shape=0.1)),
+    Kind("peak", tails.PEAK.floor, Tail(level=2.7, share=0.01, scale=0.55, shape=0.1)),
+    Kind("zeros", tails.ZEROS.floor, Tail(level=0.8, share=0.01, scale=0.4, shape=0.1)),
+)
+RANK: Final = Kind("rank", tails.TOTAL.floor, Tail(level=4.0, share=0.01, scale=1.2, shape=0.15))
+SHIFT: Final = Tail(level=5.5, share=0.01, scale=1.6, shape=0.1)
 
 
 class PeerJudge:
@@ -48,32 +48,23 @@ class PeerJudge:
 
     def __init__(self, ranks: int, layers: int, budget: float | None) -> None:
         share = None if budget is None else budget / len(STATISTICS)
-        floors: dict[Kind, float] = {
-            "norm": tails.NORM_FLOOR,
-            "peak": tails.PEAK_FLOOR,
-            "zeros": tails.ZEROS_FLOOR,
-        }
-        self._layers = {
-            kind: LayerWatch(layers, ranks=ranks, floor=floor, tail=TAILS[kind], budget=share)
-            for kind, floor in floors.items()
-        }
-        self._shift = ShiftWatch(layers, ranks=ranks, tail=TAILS["shift"], budget=share)
-        self._rank = LayerWatch(
-            1, ranks=ranks, floor=tails.NORM_FLOOR, tail=TAILS["rank"], budget=share
-        )
+        self._layers = LayerWatch(KINDS, layers, ranks=ranks, budget=share, trends=True)
+        self._rank = LayerWatch([RANK], 1, ranks=ranks, budget=share)
+        self._shift = ShiftWatch(layers, ranks=ranks, tail=SHIFT, budget=share)
 
     @property
-    def thresholds(self) -> dict[Kind, float]:
+    def thresholds(self) -> dict[Statistic, float]:
         """What |score| of each statistic is compared with now; inf for never."""
-        found: dict[Kind, float] = {k: watch.threshold.value for k, watch in self._layers.items()}
-        return {**found, "shift": self._shift.threshold.value, "rank": self._rank.threshold.value}
+        found = [*self._layers.thresholds, self._shift.threshold, *self._rank.thresholds]
+        return {name: held.value for name, held in zip(STATISTICS, found, strict=True)}
 
     def judge(self, steps: Sequence[int], values: Floats) -> list[PeerFinding]:
         """Judge some steps, and take them in.
 
         Args:
             steps: their numbers, rising.
-            values: MEASURES, float64 (steps, ranks, layers, MEASURES); NaN for what is missing.
+            values: what `step_signals.layer_statistics` gives of each rank, float64
+                (steps, 3, ranks, layers); NaN for what is missing.
 
         Returns:
             One finding for each stream and statistic, those of whole ranks first.
@@ -81,44 +72,61 @@ class PeerJudge:
         found = Found()
         first = 0
         while first < len(steps):
-            last = min(first + self._rank.at_once, len(steps))
-            self._judge(steps[first:last], values[first:last], found)
+            last = min(first + self._layers.at_once, len(steps))
+            with np.errstate(invalid="ignore"):
+                self._judge(steps[first:last], values[first:last], found)
             first = last
         return found.merged()
 
     def _judge(self, steps: Sequence[int], values: Floats, found: Found) -> None:
-        norms, limits = values[..., 0], self.thresholds
+        norms, limits = values[:, 0], self.thresholds
         present = np.isfinite(norms)
-        apart = norms - median_of_finite(norms, axis=1)
-        rank = self._rank.judge(median_of_finite(apart, axis=2))
-        judged: dict[Kind, Judged] = {
-            kind: watch.judge(values[..., place])
-            for place, (kind, watch) in enumerate(self._layers.items())
-        }
-        whole = rank.over | _many(judged.values(), present)
-        here: Bools = np.logical_or.reduce(present, axis=2, keepdims=True)
-        found.add(steps, "rank", whole, rank.score, here, limits["rank"])
-        left_out = np.broadcast_to(whole, present.shape) if whole.any() else None
-        if left_out is not None:
-            judged = {kind: _without(one, left_out) for kind, one in judged.items()}
-        for kind, one in judged.items():
-            found.add(steps, kind, one.over, one.score, present, limits[kind])
-        norm = judged["norm"]
-        shift = self._shift.judge(np.where(norm.over, np.nan, norm.score))
-        found.add(steps, "shift", shift.over, shift.score, present, limits["shift"])
-        anew = {k: watch.admit(judged[k], left_out) for k, watch in self._layers.items()}
-        self._shift.admit(shift, anew["norm"])
-        self._rank.admit(rank, whole)
+        rank = self._rank.judge(_of_ranks(norms)[:, None])
+        layers = self._layers.judge(values)
+        whole = _whole(rank, layers, present)
+        if whole is not None:
+            here: Bools = np.logical_or.reduce(present, axis=2, keepdims=True)
+            found.add(steps, "rank", whole, rank.score[:, 0], here, limits["rank"])
+            rank = Judged(rank.residual, rank.score, whole[:, None], None)
+            layers = _without(layers, np.broadcast_to(whole, present.shape))
+        z = layers.detrended
+        assert z is not None  # asked for
+        if layers.over is not None:
+            told = layers.over & np.isfinite(layers.score)
+            for place, kind in enumerate(STATISTICS[: len(KINDS)]):
+                score = layers.score[:, place]
+                found.add(steps, kind, told[:, place], score, present, limits[kind])
+            z = np.where(layers.over[:, 0], np.nan, z)
+        shift = self._shift.judge(z)
+        if shift.over is not None:
+            found.add(steps, "shift", shift.over, shift.score, present, limits["shift"])
+        anew = self._layers.admit(layers)
+        self._shift.admit(shift, None if anew is None else anew[0])
+        self._rank.admit(rank)
 
 
-def _many(judged: Iterable[Judged], present: Bools) -> Bools:
-    """Ranks of which many layers are out of their limits, shape (steps, ranks, 1)."""
-    out = np.logical_or.reduce([one.over for one in judged])
-    most = np.maximum(FEWEST_MANY, MANY * present.sum(axis=2, keepdims=True))
-    many: Bools = out.sum(axis=2, keepdims=True) >= most
-    return many
+def _of_ranks(norms: Floats) -> Floats:
+    """How far all layers of a rank are from the other ranks' together, (steps, ranks, 1)."""
+    apart = norms - np.swapaxes(middles(np.swapaxes(norms, 1, 2)), 1, 2)
+    return middles(apart)
 
 
-def _without(judged: Judged, left_out: Bools) -> Judged:
-    score = np.where(left_out, np.nan, judged.score)
-    return Judged(judged.residual, score, judged.over & ~left_out)
+def _whole(rank: Judged, layers: Judged, present: Bools) -> Bools | None:
+    """Ranks that are out of their limits, or many of whose layers are; (steps, ranks, 1)."""
+    found = None if rank.over is None else rank.over[:, 0]
+    if layers.over is not None:
+        out = np.logical_or.reduce(layers.over, axis=1).sum(axis=2, keepdims=True)
+        most = np.maximum(FEWEST_MANY, MANY * present.sum(axis=2, keepdims=True))
+        many: Bools = out >= most
+        found = many if found is None else found | many
+    return found if found is not None and found.any() else None
+
+
+def _without(judged: Judged, whole: Bools) -> Judged:
+    """The same without scores of the layers of whole ranks, which are not admitted either."""
+    score = np.where(whole[:, None], np.nan, judged.score)
+    over = np.broadcast_to(whole[:, None], judged.score.shape)
+    if judged.over is not None:
+        over = judged.over | over
+    detrended = None if judged.detrended is None else np.where(whole, np.nan, judged.detrended)
+    return Judged(judged.residual, score, over, detrended)

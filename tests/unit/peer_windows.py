@@ -25,10 +25,10 @@ def logs(seed: int, steps: int, ranks: int, layers: int) -> NDArray[np.float64]:
 
 
 def values_of(norms: NDArray[np.float64], seed: int = 0) -> NDArray[np.float64]:
-    """With quiet measures beside the norms: (steps, ranks, layers, 3)."""
+    """With quiet measures beside the norms: (steps, 3, ranks, layers)."""
     r = np.random.default_rng([seed, 1])
     quiet = 0.1 * r.normal(size=(2, *norms.shape))
-    return np.stack([norms, quiet[0] - 3, quiet[1] - 5], axis=-1)
+    return np.stack([norms, quiet[0] - 3, quiet[1] - 5], axis=1)
 
 
 def signals_of(norms: NDArray[np.float64], seed: int = 0) -> StepSignals:

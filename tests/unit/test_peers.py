@@ -21,7 +21,7 @@ def found(
     values: NDArray[np.float64], *, window: int = 20, budget: float | None = BUDGET
 ) -> list[PeerFinding]:
     """All findings, window after window."""
-    steps, ranks, layers, _ = values.shape
+    steps, _, ranks, layers = values.shape
     judge = PeerJudge(ranks, layers, budget)
     return [
         one
@@ -39,7 +39,7 @@ def test_sound_ranks_keep_to_the_budget() -> None:
 @pytest.mark.parametrize("factor", [100.0, 0.01])
 def test_a_norm_of_one_layer_on_one_rank_is_named(ranks: int, factor: float) -> None:
     values = values_of(logs(4, 200, ranks, LAYERS))
-    values[AT, 2, 7, 0] += math.log(factor)
+    values[AT, 0, 2, 7] += math.log(factor)
     (one,) = found(values)
     assert (one.kind, one.step, one.rank, one.layer, one.steps) == ("norm", AT, 2, 7, 1)
     assert one.ranks == tuple(range(ranks))
@@ -50,14 +50,14 @@ def test_a_norm_of_one_layer_on_one_rank_is_named(ranks: int, factor: float) -> 
 @pytest.mark.parametrize(("place", "kind", "by"), [(1, "peak", 4.0), (2, "zeros", 20.0)])
 def test_peaks_and_zeros_are_judged_as_well(place: int, kind: str, by: float) -> None:
     values = values_of(logs(5, 200, RANKS, LAYERS))
-    values[AT, 1, 3, place] += by
+    values[AT, place, 1, 3] += by
     (one,) = found(values)
     assert (one.kind, one.step, one.rank, one.layer) == (kind, AT, 1, 3)
 
 
 def test_a_small_shift_that_lasts_is_a_shift() -> None:
     values = values_of(logs(6, 400, RANKS, LAYERS))
-    values[AT:, 5, 11, 0] += 0.5
+    values[AT:, 0, 5, 11] += 1.0
     kinds = [(one.kind, one.rank, one.layer) for one in found(values)]
     assert kinds[0] == ("shift", 5, 11)
     assert set(kinds) == {("shift", 5, 11)}
@@ -68,7 +68,7 @@ def test_a_rank_whose_layers_all_move_is_one_finding_and_no_layer(scatter: float
     """A batch of garbage: each layer's gradient grows, not all by the same."""
     values = values_of(logs(7, 200, RANKS, LAYERS))
     by = np.random.default_rng(7).normal(math.log(1e4), scatter, LAYERS)
-    values[AT, 3, :, 0] += by
+    values[AT, 0, 3, :] += by
     (one,) = found(values)
     assert (one.kind, one.step, one.rank, one.layer, one.steps) == ("rank", AT, 3, None, 1)
 
@@ -76,7 +76,7 @@ def test_a_rank_whose_layers_all_move_is_one_finding_and_no_layer(scatter: float
 def test_many_layers_of_a_rank_at_once_are_that_rank() -> None:
     """Half of the layers: the median over layers does not see them."""
     values = values_of(logs(8, 200, RANKS, LAYERS))
-    values[AT, 3, : LAYERS // 2 - 2, 0] += math.log(1e4)
+    values[AT, 0, 3, : LAYERS // 2 - 2] += math.log(1e4)
     kinds = [(one.kind, one.rank, one.layer) for one in found(values)]
     assert kinds == [("rank", 3, None)]
 
@@ -84,15 +84,15 @@ def test_many_layers_of_a_rank_at_once_are_that_rank() -> None:
 def test_what_all_ranks_do_is_no_finding() -> None:
     """A spike of the whole model, a warm-up, and a layer that jumps everywhere at once."""
     values = values_of(logs(9, 400, RANKS, LAYERS))
-    values[AT, :, :, 0] += math.log(30)
-    values[200:, :, :, 0] -= math.log(100)
-    values[300, :, 5, 0] += math.log(1000)
+    values[AT, 0, :, :] += math.log(30)
+    values[200:, 0, :, :] -= math.log(100)
+    values[300, 0, :, 5] += math.log(1000)
     assert found(values) == []
 
 
 def test_of_two_ranks_none_is_named() -> None:
     values = values_of(logs(10, 200, 2, LAYERS))
-    values[AT, 1, 7, 0] += math.log(1e5)
+    values[AT, 0, 1, 7] += math.log(1e5)
     (one,) = found(values)
     assert (one.kind, one.rank, one.ranks, one.layer, one.steps) == ("norm", None, (0, 1), 7, 1)
     assert reporter(one) == 0
@@ -102,7 +102,7 @@ def test_of_two_ranks_none_is_named() -> None:
 
 def test_a_fault_that_stays_is_one_finding_a_window_and_in_the_end_the_new_level() -> None:
     values = values_of(logs(11, 800, RANKS, LAYERS))
-    values[AT:, 2, 7, 0] += math.log(1000)
+    values[AT:, 0, 2, 7] += math.log(1000)
     faults = [one for one in found(values) if one.kind == "norm"]
     assert {(one.rank, one.layer) for one in faults} == {(2, 7)}
     windows = [one.step // 20 for one in faults]
@@ -112,25 +112,25 @@ def test_a_fault_that_stays_is_one_finding_a_window_and_in_the_end_the_new_level
 
 def test_ranks_and_layers_that_are_missing_are_passed_over() -> None:
     values = values_of(logs(12, 300, RANKS, LAYERS))
-    values[:, 0] = np.nan  # no guard there
-    values[100:, 7] = np.nan  # died
-    values[::3, 4, 9] = np.nan  # an expert that got no token
-    values[:, 1:, 20] = np.nan  # a layer that one rank alone holds, and that is not there
+    values[:, :, 0] = np.nan  # no guard there
+    values[100:, :, 7] = np.nan  # died
+    values[::3, :, 4, 9] = np.nan  # an expert that got no token
+    values[:, :, 1:, 20] = np.nan  # a layer that one rank alone holds, and that is not there
     assert found(values) == []
-    values[AT, 2, 7, 0] += math.log(100)
+    values[AT, 0, 2, 7] += math.log(100)
     (one,) = found(values)
     assert (one.rank, one.layer, one.ranks) == (2, 7, (1, 2, 3, 4, 5, 6))
 
 
 def test_it_does_not_matter_how_steps_are_put_together() -> None:
     values = values_of(logs(13, 200, RANKS, LAYERS))
-    values[AT, 2, 7, 0] += math.log(1000)
+    values[AT, 0, 2, 7] += math.log(1000)
     assert found(values, window=1) == found(values, window=20) == found(values, window=200)
 
 
 def test_without_a_budget_nothing_is_found() -> None:
     values = values_of(logs(14, 200, RANKS, LAYERS))
-    values[AT, 2, 7, 0] += 50
+    values[AT, 0, 2, 7] += 50
     assert found(values, budget=None) == []
 
 

@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...detect.peers import MEASURES
-from ...detect.step_signals import StepSignals, statistics_of
+from ...detect.step_signals import LAYER_STATISTICS, StepSignals, layer_statistics
 
+MEASURES: Final = len(LAYER_STATISTICS)
 _HEAD: Final = struct.Struct("<qqq")  # first step of the window, number of steps, of layers
 BYTES: Final = 4 * MEASURES  # of a layer and step
 MOST_STREAMS: Final = 65_536  # (rank, layer): rank 0 remembers 128 steps of three measures of each
@@ -67,8 +67,8 @@ class Window:
         first: the first step that the window may hold.
         steps: int64 (steps,), those that were measured, rising.
         layers: int32 (layers,), numbers of the run's layers, rising.
-        values: float32 (steps, layers, MEASURES): log norm, log max|g|/norm, log-odds of an
-            element to be zero; NaN for what was not measured or is not to be judged.
+        values: float32 (steps, MEASURES, layers), see `step_signals.layer_statistics`; NaN for
+            what was not measured or is not to be judged.
     """
 
     first: int
@@ -98,7 +98,7 @@ def window_of(first: int, parts: Sequence[Measured], share: Share) -> Window:
     """What of these measures is compared; all parts are of the same layers."""
     if not parts:
         return Window(
-            first, np.empty(0, np.int64), np.empty(0, np.int32), np.empty((0, 0, MEASURES), "f4")
+            first, np.empty(0, np.int64), np.empty(0, np.int32), np.empty((0, MEASURES, 0), "f4")
         )
     steps = np.concatenate([np.asarray(part.steps, dtype=np.int64) for part in parts])
     layers, numel = parts[0].layers, parts[0].numel
@@ -111,10 +111,10 @@ def window_of(first: int, parts: Sequence[Measured], share: Share) -> Window:
             for name in ("norms", "max_abs", "zeros", "nonfinite")
         )
     )
-    found = statistics_of(signals, numel[order])
-    # a layer that is entirely zero on one rank alone is usual: an expert that got no token there
-    zeros = np.where(signals.norms > 0, found.zeros, np.nan)
-    values = np.stack([found.norm, found.peak, zeros], axis=-1).astype(np.float32)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # a layer that is entirely zero on one rank is usual: an expert that got no token there
+        ever = np.ones(len(order), dtype=bool)
+        values = layer_statistics(signals, numel[order], ever).astype(np.float32)
     return Window(first, steps[taken], layers[order], values)
 
 
@@ -148,5 +148,5 @@ def read(content: bytes) -> Window:
         first,
         np.frombuffer(numbers, "<i8"),
         np.frombuffer(names, "<i4"),
-        np.frombuffer(values, "<f4").reshape(steps, layers, MEASURES),
+        np.frombuffer(values, "<f4").reshape(steps, MEASURES, layers),
     )

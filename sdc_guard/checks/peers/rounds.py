@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from ...detect.peer_findings import PeerFinding
-from ...detect.peers import MEASURES, PeerJudge
+from ...detect.peers import PeerJudge
 from ..across_ranks import Exchange
-from .messages import Window, packed, read
+from .messages import MEASURES, Window, packed, read
 
 MOST_FINDINGS: Final = 16  # of a window
 
@@ -96,11 +96,11 @@ class PeerRounds:
             self._layers = layers
             self._judge = PeerJudge(self._world, len(layers), self._budget)
         steps = np.unique(np.concatenate([window.steps for window in at.values()]))
-        values = np.full((len(steps), self._world, len(self._layers), MEASURES), np.nan)
+        values = np.full((len(steps), MEASURES, self._world, len(self._layers)), np.nan)
         for rank, window in at.items():
             rows = np.searchsorted(steps, window.steps)
             columns = np.searchsorted(self._layers, window.layers)
-            values[rows[:, None], rank, columns] = window.values
+            values[rows[:, None, None], np.arange(MEASURES)[:, None], rank, columns] = window.values
         found = self._judge.judge(steps.tolist(), values)
         return [
             one if one.layer is None else replace(one, layer=self._layers[one.layer])
