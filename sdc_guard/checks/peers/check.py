@@ -67,12 +67,14 @@ class PeerCheck(Check):
         """Put the measures of some steps aside, and give those of a window that is full."""
         if not (self._judges and self._thread.works):
             return
-        numbers = np.asarray(steps) // self._every
-        for number in np.unique(numbers).tolist():
-            where = np.flatnonzero(numbers == number)
-            first, last = int(where[0]), int(where[-1]) + 1
+        first = 0
+        while first < len(steps):
+            number, last = steps[first] // self._every, first + 1
+            while last < len(steps) and steps[last] // self._every == number:
+                last += 1
             part = Measured(steps[first:last], layers, numel, signals.steps(first, last))
             self._gather(number, part)
+            first = last
 
     def step_ended(self, step: int) -> None:
         """Begin, and tell what came of earlier exchanges."""
