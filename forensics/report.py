@@ -9,6 +9,7 @@ from typing import Any
 from sdc_guard.store.trace_reader import TraceReader
 
 from .checkpoint import Checkpoint
+from .recurring import recurring
 from .watched import Watch, percent
 
 # what the guard tells once of what it cannot see
@@ -38,6 +39,7 @@ def markdown(reader: TraceReader, found: list[Checkpoint], results: list[dict[st
         *(_result(result) for result in results[-2:]),
         "## Alerts",
         _table(("step", "detector", "layer", "severity", "text"), alerts) if alerts else "None.",
+        *(f"{one}." for one in recurring(reader)),
         "## Checkpoints",
         _table(
             ("step", "status", "reasons"),

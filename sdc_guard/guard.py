@@ -125,6 +125,8 @@ class Guard:
             is: reduced, before clipping. It is taken once a backward.
         replicas_every: steps from one comparison of what several ranks hold alike to the next;
             None for never.
+        peers_every: steps of which several ranks' gradients are compared together: which rank's
+            norm of which layer is unlike the others'; None for never.
         audit: the loss of a micro-batch as the training computes it, the very tensor whose
             backward() the script calls, without a loss scale: audit(model, batch) → scalar
             tensor. With it some steps are run again before they are applied, and compared; each
@@ -171,6 +173,7 @@ class Guard:
         digest_buffers: bool = False,
         digest_gradients: bool = False,
         replicas_every: int | None = 100,
+        peers_every: int | None = 20,
         audit: LossFunction | None = None,
         audit_rate: float = 0.001,
         ledger: str | Path | None = None,
@@ -184,6 +187,7 @@ class Guard:
             shadow_every=shadow_every,
             invariants_every=invariants_every,
             replicas_every=replicas_every,
+            peers_every=peers_every,
             probe_every=probe_every,
         )
         check_sensor(sensor, false_incidents)
@@ -235,7 +239,12 @@ class Guard:
         )
         self._writer = Writer(self.run, self._place.rank, self.health, on_segment, size)
         self._recorder = Recorder(
-            self._writer, self._place.attempt, self._notice, sensor, false_incidents
+            self._writer,
+            self._place.attempt,
+            self._notice,
+            sensor,
+            false_incidents,
+            lambda *measured: self._checks.measured(*measured),
         )
         self._checkpoints = Checkpoints(
             self.run, self._recorder, self._writer, warn=policy != "record"
@@ -269,6 +278,8 @@ class Guard:
             self.run,
             self._shadow,
             replicas_every=replicas_every,
+            peers_every=peers_every,
+            false_incidents=false_incidents,
             audit=audit,
             audit_rate=audit_rate,
             ledger=ledger,
@@ -367,6 +378,8 @@ class Guard:
             return
         with self._safely("closing"):
             self._settle()
+            if self._mine():
+                self._drain(wait=True)  # checks are told of the last steps while they go on
         self._closed = True
         self._hooks.remove()
         if self._injector:

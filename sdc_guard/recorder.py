@@ -20,6 +20,7 @@ from .detect.invariants import InvariantSensor
 from .detect.loss_scale import LossScaleWatch
 from .detect.sensor import FALSE_INCIDENTS
 from .detect.shadow import ShadowWatch
+from .detect.step_signals import StepSignals
 from .digest import Digest
 from .digest.reference import MASK64
 from .evidence import AfterStep, BeforeStep, HostCopy
@@ -52,6 +53,8 @@ class Recorder:
         on_alert: called with each alert, after it is queued for the store.
         sensor: which one judges gradients and loss.
         false_incidents: its budget a step; None for no statistical alerts.
+        on_measured: called with numbers of steps and of layers, elements of each, and what was
+            measured of them.
     """
 
     def __init__(
@@ -61,15 +64,18 @@ class Recorder:
         on_alert: Callable[[Alert], None],
         sensor: SensorName = "double_centred",
         false_incidents: float | None = FALSE_INCIDENTS,
+        on_measured: Callable[[Sequence[int], Any, Any, StepSignals], None] | None = None,
     ) -> None:
         self._writer = writer
+        self._on_measured = on_measured
         self._attempt = attempt
         self._on_alert = on_alert
         self._chosen, self._false_incidents = sensor, false_incidents
         self._left_behind: DigestTable | None = None
         self._scale = LossScaleWatch()
         self._foreign = ForeignState()
-        self._shadow = ShadowWatch()
+        self._shadow = ShadowWatch(false_incidents)
+        self._lr: float | None = None
         self.incidents = IncidentBook()
 
     def use_layers(
@@ -158,8 +164,10 @@ class Recorder:
         if not unchanged or not self._scale.quiet:
             return False
         values, losses = measured(steps, self._numel), losses_of(steps)
-        if not self._sensor.admit_quiet(signals_of(values), losses):
+        signals = signals_of(values)
+        if not self._sensor.admit_quiet(signals, losses):
             return False
+        self._tell_measured([step.step for step in steps], signals)
         self._left_behind = left
         kept = all(piece.kept for piece in evidence)
         for table, columns in (
@@ -173,6 +181,7 @@ class Recorder:
             if isinstance(piece, AfterStep):
                 self._judge_after(piece)
             else:
+                self._lr = piece.lr
                 self.report(piece.step, [])
         return True
 
@@ -189,7 +198,7 @@ class Recorder:
             live: gives this rank's part of a digested tensor, to read a changed element from.
             skip_on_alert: whether these alerts make the guard skip the step.
         """
-        step = evidence.step
+        step, self._lr = evidence.step, evidence.lr
         table = self._carried(evidence.digests.keys, evidence.digest_rows)
         written = self._foreign.learn(self._left_behind, table)
         if written:
@@ -242,7 +251,8 @@ class Recorder:
                 batch_hash=found,
                 seconds=evidence.shadow.seconds,
             )
-            alerts += self._shadow.judge(evidence.step, evidence.shadow.batch_hash, found, losses)
+            pinned = evidence.shadow.batch_hash
+            alerts += self._shadow.judge(evidence.step, pinned, found, losses, self._lr)
         alerts += [
             alert
             for audit, rows in evidence.audits
@@ -329,10 +339,15 @@ class Recorder:
         if skipped:  # a scaler that finds its scale makes gradients overflow: that is no fault
             return self._sensor.judge_loss(step, loss)
         signals = judged(found, len(self._order))
+        self._tell_measured([step], signals.many)
         return [
             alert if alert.layer is None else replace(alert, layer=int(self._order[alert.layer]))
             for alert in self._sensor.judge(step, signals, loss)
         ]
+
+    def _tell_measured(self, steps: list[int], signals: StepSignals) -> None:
+        if self._on_measured is not None:
+            self._on_measured(steps, self._order, self._numel, signals)
 
     def _write_layers(self, step: int, found: list[LayerRows], *, kept: bool) -> None:
         for part in found:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..detect.alert import Alert
+from ..detect.step_signals import StepSignals
 from ..safely import Safely
 from ..store.health import Health
 
@@ -32,6 +36,23 @@ class Check:
 
     def backward_ended(self, step: int) -> None:
         """A backward ended; gradients are reduced, and not yet clipped."""
+
+    def measured(
+        self,
+        steps: Sequence[int],
+        layers: NDArray[np.int32],
+        numel: NDArray[np.int64],
+        signals: StepSignals,
+    ) -> None:
+        """What this rank's gradients of these steps amount to; steps that a scaler skipped are
+        left out.
+
+        Args:
+            steps: their numbers, rising from call to call.
+            layers: the layers' numbers, int32 (layers,).
+            numel: elements of each whole tensor.
+            signals: shape (steps, layers).
+        """
 
     def alerted(self, alert: Alert) -> None:
         """Any detector of this guard raised an alert; it may be about an earlier step."""
@@ -73,6 +94,15 @@ class Checks(Check):
 
     def step_begins(self, step: int) -> None:
         self._tell(lambda check: check.step_begins(step))
+
+    def measured(
+        self,
+        steps: Sequence[int],
+        layers: NDArray[np.int32],
+        numel: NDArray[np.int64],
+        signals: StepSignals,
+    ) -> None:
+        self._tell(lambda check: check.measured(steps, layers, numel, signals))
 
     def alerted(self, alert: Alert) -> None:
         self._tell(lambda check: check.alerted(alert))

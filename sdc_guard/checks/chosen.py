@@ -16,6 +16,7 @@ from .audit.report import AuditReport
 from .audit.step_audit import StepAudit
 from .audit.subject import device_of, device_serial
 from .check import Check, Telling
+from .peers.check import PeerCheck
 from .replicas.check import ReplicaCheck
 
 
@@ -29,6 +30,8 @@ def checks_of(
     shadow: ShadowPass | None,
     *,
     replicas_every: int | None,
+    peers_every: int | None,
+    false_incidents: float | None,
     audit: LossFunction | None,
     audit_rate: float,
     ledger: Path | None,
@@ -51,6 +54,8 @@ def checks_of(
     found: list[Check] = []
     if replicas_every is not None and ranks.world_size > 1:
         found.append(ReplicaCheck(telling, model, state, ranks, replicas_every, shadow))
+    if peers_every is not None and ranks.world_size > 1:
+        found.append(PeerCheck(telling, lambda: state().names, ranks, peers_every, false_incidents))
     if audit is not None:
         device = device_serial(device_of(model))
         report = AuditReport(telling, ledger, device, run, ranks.rank)

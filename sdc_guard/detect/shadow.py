@@ -1,4 +1,4 @@
-"""The shadow pass: the pinned batch against itself, then its two losses against each other."""
+"""The shadow pass: the pinned batch against itself, its two losses, then their past."""
 
 from __future__ import annotations
 
@@ -6,18 +6,29 @@ import math
 from collections.abc import Sequence
 
 from .alert import Alert
+from .shadow_trend import BUDGET, ShadowTrend
 
 
 class ShadowWatch:
-    """Judges shadow passes: first what went in, and only then what came out."""
+    """Judges shadow passes: first what went in, and only then what came out.
 
-    def __init__(self) -> None:
+    Args:
+        budget: false incidents per evaluation, see `ShadowTrend`.
+    """
+
+    def __init__(self, budget: float | None = BUDGET) -> None:
         self._told: int | None = None
+        self._trend = ShadowTrend(budget)
 
     def judge(
-        self, step: int, pinned: int | None, found: int | None, losses: Sequence[float]
+        self,
+        step: int,
+        pinned: int | None,
+        found: int | None,
+        losses: Sequence[float],
+        lr: float | None = None,
     ) -> list[Alert]:
-        """The alert of one pass, if it raises any.
+        """The alerts of one pass.
 
         Args:
             step: the step after which it ran.
@@ -25,6 +36,7 @@ class ShadowWatch:
             found: hash of it right after the pass. A change is told once; the losses of another
                 batch say nothing of the model.
             losses: of the two passes.
+            lr: the learning rate.
         """
         if found != pinned:
             if found == self._told:
@@ -32,7 +44,8 @@ class ShadowWatch:
             self._told = found
             return [input_alert(step, pinned, found)]
         repeated = repeat_alert(step, losses[0], losses[1])
-        return [] if repeated is None else [repeated]
+        trend = self._trend.judge(step, losses[0], lr)
+        return trend if repeated is None else [repeated, *trend]
 
 
 def input_alert(step: int, pinned: int | None, found: int | None) -> Alert:

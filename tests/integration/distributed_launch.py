@@ -34,6 +34,7 @@ MODULES = (
     "audits",
     "disagreement",
     "injections",
+    "peers",
 )
 PATIENCE = 100.0  # seconds without a scenario that ends: a hang, and not a loaded machine
 

@@ -1,0 +1,1 @@
+"""Ranks' gradients beside each other, while they train."""
