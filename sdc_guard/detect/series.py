@@ -1,7 +1,7 @@
 """Judging a training log of scalars: loss and gradient norm, without the training.
 
 A row is alarming if a value is not finite, or if its robust z is beyond a limit that is meant to
-be passed by `budget` rows of a healthy log; see `series_baseline` and `series_limit`. Alarming
+be passed by `budget` rows of a healthy log; see `series_baseline` and `peaks`. Alarming
 values never enter what later ones are compared with. Alarms that belong together are one incident.
 A restart is an event and not an incident: what is compared with starts anew there.
 """
@@ -15,11 +15,11 @@ import numpy as np
 
 from .series_baseline import LOSS_SCALE, NORM_SCALE, WARM_UP, Scale
 from .series_incidents import RowAlarm, SeriesIncident, incidents
-from .series_limit import SeriesLimit
 from .series_log import Bools, Column, SeriesLog
 from .series_restarts import ONE_RESTART, gaps, restarts, starting
 from .series_states import collapsing_scale, not_finite, scaler_skips, zeros
-from .series_walk import Walked, walk
+from .series_tails import LOWEST
+from .series_walk import Walked, beside, own_tails, walk
 
 DEFAULT_BUDGET: Final = 1e-4
 _STARTING_ROWS: Final = 10  # after a start, in which a loss scaler may still search its scale
@@ -104,10 +104,11 @@ class _Walk:
     scale: Scale
 
     def alarms(self, name: str, column: Column) -> list[RowAlarm]:
+        """An alarm for each row beyond its limit, and for what leads to it or away from it."""
         found = []
-        for at, usual in zip(self.walked.alarms, self.walked.usual, strict=True):
-            row = int(self.rows[at])
-            z, limit = float(self.walked.z[at]), float(self.walked.limits[at])
+        for at in beside(self.walked.z, self.walked.alarms, LOWEST).tolist():
+            row, z = int(self.rows[at]), float(self.walked.z[at])
+            usual, limit = float(self.walked.usual[at]), float(self.walked.limits[at])
             level = float(np.exp(usual)) if self.scale.logarithm else usual
             kind = f"{name}_{'high' if z > 0 else 'low'}"
             found.append(RowAlarm(row, kind, float(column.values[row]), abs(z), limit, level))
@@ -136,10 +137,12 @@ def _walk(column: Column, scale: Scale, side: float, began: list[int], holes: li
     usable = column.finite & ((column.values > 0) if scale.logarithm else True)
     rows = np.flatnonzero(usable)
     first = np.searchsorted(rows, began)
-    after = np.searchsorted(rows, holes)
-    walked = walk(
-        column.values[rows], scale, lambda: SeriesLimit(side), first.tolist(), after.tolist()
-    )
+    holes_at = np.searchsorted(rows, holes)
+    values, begins, after = column.values[rows], first.tolist(), holes_at.tolist()
+    walked = walk(values, scale, side, None, begins, after)
+    tails = own_tails(walked, scale)
+    if tails is not None:
+        walked = walk(values, scale, side, tails, begins, after)
     return _Walk(rows, walked, len(rows), scale)
 
 

@@ -7,7 +7,9 @@ from the local trend, the median of the last few losses, against the window of s
 
 where q90 is the 90th percentile of the absolute deviations from the median. For a normal
 distribution both terms of the maximum are σ. The second holds where more than half of the values
-are alike and the MAD says 0, and it is wider for tails heavier than the normal one's.
+are alike and the MAD says 0, and it is wider for tails heavier than the normal one's. Where more
+than half of the values are exactly 0 there is no scale at all, and nothing is judged: a loss that
+is 0 for most batches, as in reinforcement learning.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from typing import Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
+
+from .peaks import Tail
+from .series_tails import LOSS_ABOVE, LOSS_BELOW, NORM_ABOVE, NORM_BELOW
 
 Floats = NDArray[np.float64]
 
@@ -36,18 +41,26 @@ class Scale:
         trend: rows whose median is the local trend; 0 for none.
         floor: added to the scale, in the unit of what is judged.
         relative_floor: likewise, times the trend's absolute value.
+        above: tail of z of healthy logs, as far as it is positive.
+        below: that of −z.
     """
 
     logarithm: bool
     trend: int
     floor: float
     relative_floor: float
+    above: Tail
+    below: Tail
 
 
 # The floors are what a person would not call odd in a series without noise: 5 % of a norm, 0.5 %
 # of a loss. A log's own rounding stays below them.
-NORM_SCALE: Final = Scale(logarithm=True, trend=0, floor=0.05, relative_floor=0.0)
-LOSS_SCALE: Final = Scale(logarithm=False, trend=16, floor=0.0, relative_floor=0.005)
+NORM_SCALE: Final = Scale(
+    logarithm=True, trend=0, floor=0.05, relative_floor=0.0, above=NORM_ABOVE, below=NORM_BELOW
+)
+LOSS_SCALE: Final = Scale(
+    logarithm=False, trend=16, floor=0.0, relative_floor=0.005, above=LOSS_ABOVE, below=LOSS_BELOW
+)
 
 
 class SeriesBaseline:
@@ -75,8 +88,9 @@ class SeriesBaseline:
         """Median and scale of the admitted values; NaN without enough of them."""
         if len(self._values) < WARM_UP:
             return float("nan"), float("nan")
-        middle, sigma = _centre(self._values[None, :])
-        return float(middle[0]), float(sigma[0] + self._floor(middle)[0])
+        floor = self._floor(np.median(self._values, keepdims=True))
+        middle, sigma = _centre(self._values[None, :], floor)
+        return float(middle[0]), float(sigma[0])
 
     def score(self, value: float) -> tuple[float, float]:
         """z of one value as it is compared, and the value that would have been in the middle.
@@ -86,19 +100,19 @@ class SeriesBaseline:
         if len(self._rests) < WARM_UP:
             return float("nan"), float("nan")
         trend = np.array([self._trend()])
-        middle, sigma = _centre(self._rests[None, :])
-        z = _z(value - trend, middle, sigma + self._floor(trend))
+        middle, sigma = _centre(self._rests[None, :], self._floor(trend))
+        z = _z(value - trend, middle, sigma)
         return float(z[0]), float(trend[0] + middle[0])
 
-    def scores(self, values: Floats) -> Floats:
-        """z of each of several values, as if all before it had been admitted; shape (values,).
+    def scores(self, values: Floats) -> tuple[Floats, Floats]:
+        """`score` of each of several values, as if all before it had been admitted.
 
-        The window has to be full. What it answers is what `score` and `admit` would, one by one.
+        The window has to be full. Shape (values,) both.
         """
         trends = self._trends(values)
         rests = np.concatenate([self._rests, values - trends])
-        middle, sigma = _centre(sliding_window_view(rests[:-1], WINDOW))
-        return _z(rests[WINDOW:], middle, sigma + self._floor(trends))
+        middle, sigma = _centre(sliding_window_view(rests[:-1], WINDOW), self._floor(trends))
+        return _z(rests[WINDOW:], middle, sigma), trends + middle
 
     def admit(self, values: Floats) -> None:
         """Take in values that raised no alarm, in their order."""
@@ -131,8 +145,8 @@ class SeriesBaseline:
         return self.scale.floor + self.scale.relative_floor * np.abs(trends)
 
 
-def _centre(windows: NDArray[np.float64]) -> tuple[Floats, Floats]:
-    """Median and σ along each row, shape (rows,) each."""
+def _centre(windows: NDArray[np.float64], floor: Floats) -> tuple[Floats, Floats]:
+    """Median and scale along each row, shape (rows,) each; a scale of 0 is none."""
     count = windows.shape[1]
     low, high = (count - 1) // 2, count // 2
     ordered = np.partition(windows, sorted({low, high}), axis=1)
@@ -140,7 +154,8 @@ def _centre(windows: NDArray[np.float64]) -> tuple[Floats, Floats]:
     far = int(0.9 * count)
     apart = np.partition(np.abs(windows - middle[:, None]), sorted({low, high, far}), axis=1)
     mad = (apart[:, low] + apart[:, high]) / 2
-    return middle, np.maximum(_MAD_TO_SIGMA * mad, _Q90_TO_SIGMA * apart[:, far])
+    sigma = np.maximum(_MAD_TO_SIGMA * mad, _Q90_TO_SIGMA * apart[:, far]) + floor
+    return middle, np.where(mad + floor > 0, sigma, 0.0)
 
 
 def _z(rests: Floats, middle: Floats, sigma: Floats) -> Floats:

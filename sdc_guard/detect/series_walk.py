@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .peaks import FEWEST, REFIT, PeakThreshold, Tail, tail_of
 from .series_baseline import WARM_UP, WINDOW, Floats, Scale, SeriesBaseline
-from .series_limit import SeriesLimit
+from .series_tails import LOWEST
 
 # A value that stays where it alarms for most of a window is how the training is from then on.
 ADOPTED_AFTER: Final = 96
-_AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Walked:
         z: shape (rows,); NaN where it could not be judged.
         limits: shape (rows,), what |z| was compared with on that row's side.
         alarms: rows whose |z| was above.
-        usual: for each of them, the value that would have had a z of 0, as compared.
+        usual: shape (rows,), the value that would have had a z of 0, as compared.
         adopted: rows from which on a lasting change counts as normal.
         gaps: rows, among those with steps missing before them, at which a restart is likely:
             the values before and after do not fit.
@@ -45,7 +46,7 @@ class Walked:
     z: Floats
     limits: Floats
     alarms: tuple[int, ...]
-    usual: tuple[float, ...]
+    usual: Floats
     adopted: tuple[int, ...]
     gaps: tuple[int, ...]
     shifts: tuple[Shift, ...]
@@ -54,7 +55,8 @@ class Walked:
 def walk(
     values: Floats,
     scale: Scale,
-    new_limit: Callable[[], SeriesLimit],
+    budget: float | None,
+    tails: tuple[Tail, Tail] | None = None,
     restarts: Iterable[int] = (),
     gaps: Iterable[int] = (),
 ) -> Walked:
@@ -63,11 +65,13 @@ def walk(
     Args:
         values: finite; positive where the scale is logarithmic. Shape (rows,).
         scale: how they are judged.
-        new_limit: makes the limits on |z| of one side; called once for each.
+        budget: false alarms a row on each side that are accepted; None to raise none.
+        tails: what limits begin from, above and below; those of the scale by default.
         restarts: rows that begin a new window.
         gaps: rows before which steps are missing.
     """
-    walker = _Walker(SeriesBaseline(scale), new_limit(), new_limit(), len(values))
+    sides = [PeakThreshold(budget, tail, LOWEST) for tail in tails or (scale.above, scale.below)]
+    walker = _Walker(SeriesBaseline(scale), sides[0], sides[1], len(values))
     judged = walker.baseline.judged(values)
     begins, holes = set(restarts), set(gaps)
     stops = np.array(sorted(begins | holes), dtype=np.int64)
@@ -86,16 +90,43 @@ def walk(
     return walker.result()
 
 
+def own_tails(walked: Walked, scale: Scale) -> tuple[Tail, Tail] | None:
+    """The tails of a series as a whole, without its alarms; None if it is too short for that.
+
+    A log lies there complete: its later rows tell of the noise of its first ones, too.
+    """
+    calm = np.isfinite(walked.z)
+    calm[list(walked.alarms)] = False
+    z = walked.z[calm]
+    if len(z) < FEWEST:
+        return None
+    return tail_of(np.maximum(z, 0.0), scale.above), tail_of(np.maximum(-z, 0.0), scale.below)
+
+
+def beside(z: Floats, alarms: tuple[int, ...], lowest: float) -> NDArray[np.intp]:
+    """Alarming rows, and those that lead to or from one without a break.
+
+    Args:
+        z: shape (rows,).
+        alarms: rows.
+        lowest: |z| from which on a row is no break.
+    """
+    far = np.abs(z) >= lowest  # NaN is not
+    far[list(alarms)] = True
+    group = np.cumsum(~far)
+    return np.flatnonzero(far & np.isin(group, group[list(alarms)]))
+
+
 @dataclass
 class _Walker:
     baseline: SeriesBaseline
-    above: SeriesLimit
-    below: SeriesLimit
+    above: PeakThreshold
+    below: PeakThreshold
     rows: int
     z: Floats = field(init=False)
     limits: Floats = field(init=False)
     alarms: list[int] = field(default_factory=list)
-    usual: list[float] = field(default_factory=list)
+    usual: Floats = field(init=False)
     adopted: list[int] = field(default_factory=list)
     gaps: list[int] = field(default_factory=list)
     shifts: list[Shift] = field(default_factory=list)
@@ -103,10 +134,12 @@ class _Walker:
     def __post_init__(self) -> None:
         self.z = np.full(self.rows, np.nan)
         self.limits = np.full(self.rows, np.nan)
+        self.usual = np.full(self.rows, np.nan)
         self._recent: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
         self._alarming = 0  # among the recent
         self._before: tuple[int, float, float] | None = None  # row, level, sigma at a restart
         self._since = 0
+        self._until_renewal = REFIT
 
     def restart(self, row: int) -> None:
         """The window starts anew; its level is kept to tell by how much the next one differs."""
@@ -119,15 +152,16 @@ class _Walker:
         """How many rows may be taken at once."""
         if not self.baseline.full or self._alarming or self._before is not None:
             return 1
-        return min(_AT_ONCE, self.above.until_next, self.below.until_next)
+        return self._until_renewal
 
     def take_several(self, row: int, values: Floats) -> int:
         """Take rows up to the first that alarms; the row after them."""
-        z = self.baseline.scores(values)
+        z, usual = self.baseline.scores(values)
         limits = np.where(z > 0, self.above.value, self.below.value)
         over = np.flatnonzero(np.abs(z) > limits)
         count = int(over[0]) if len(over) else len(values)
-        self._write(row, z[:count], limits[:count])
+        self._write(row, z[:count], usual[:count], limits[:count])
+        self._learn(z[:count])
         self.baseline.admit(values[:count])
         self._remember(values[:count], False)
         return row + count
@@ -142,11 +176,10 @@ class _Walker:
             self.restart(row)
             z, alarm = float("nan"), False
         if alarm:
-            self.z[row], self.limits[row] = z, limit
             self.alarms.append(row)
-            self.usual.append(usual)
-        else:
-            self._write(row, np.array([z]), np.array([limit]))
+        self._write(row, np.array([z]), np.array([usual]), np.array([limit]))
+        if not alarm:
+            self._learn(np.array([z]))
             self.baseline.admit(np.array([value]))
             self._compare_levels()
         self._remember(np.array([value]), alarm)
@@ -155,16 +188,23 @@ class _Walker:
 
     def result(self) -> Walked:
         return Walked(
-            self.z, self.limits, tuple(self.alarms), tuple(self.usual), tuple(self.adopted), tuple(self.gaps),
-            tuple(self.shifts),
+            self.z, self.limits, tuple(self.alarms), self.usual, tuple(self.adopted),
+            tuple(self.gaps), tuple(self.shifts),
         )  # fmt: skip
 
-    def _write(self, row: int, z: Floats, limits: Floats) -> None:
-        self.z[row : row + len(z)] = z
-        self.limits[row : row + len(z)] = limits
-        judged = z[~np.isnan(z)]
-        self.above.observe(np.maximum(judged, 0.0))
-        self.below.observe(np.maximum(-judged, 0.0))
+    def _write(self, row: int, z: Floats, usual: Floats, limits: Floats) -> None:
+        rows = slice(row, row + len(z))
+        self.z[rows], self.usual[rows], self.limits[rows] = z, usual, limits
+
+    def _learn(self, z: Floats) -> None:
+        """Take in scores without an alarm."""
+        self.above.take(np.maximum(z, 0.0))
+        self.below.take(np.maximum(-z, 0.0))
+        self._until_renewal -= len(z)
+        if self._until_renewal <= 0:
+            self.above.renew()
+            self.below.renew()
+            self._until_renewal = REFIT
 
     def _remember(self, values: Floats, alarm: bool) -> None:
         for value in values[-WINDOW:]:
