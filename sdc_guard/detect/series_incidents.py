@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,14 +93,12 @@ def incidents(
 
 
 def _between(bounds: list[int], last: int, row: int) -> bool:
-    return any(last < bound <= row for bound in bounds)
+    return bisect_right(bounds, last) < bisect_right(bounds, row)
 
 
 def _incident(group: list[RowAlarm], steps: Steps, adopted: list[int]) -> SeriesIncident:
     kinds = tuple(sorted({one.kind for one in group}, key=KINDS.index))
-    peak = max(
-        (one for one in group if one.kind == kinds[0]), key=lambda one: one.score / one.limit
-    )
+    peak = max((one for one in group if one.kind == kinds[0]), key=_weight)
     first, last = group[0].row, group[-1].row
     at = [row for row in adopted if first <= row <= last + QUIET_ROWS]
     return SeriesIncident(
@@ -107,3 +106,10 @@ def _incident(group: list[RowAlarm], steps: Steps, adopted: list[int]) -> Series
         len({one.row for one in group}), peak.score, peak.limit, peak.usual,
         int(steps[at[0]]) if at else None, len(steps) - 1 - last < QUIET_ROWS,
     )  # fmt: skip
+
+
+def _weight(alarm: RowAlarm) -> float:
+    """Which of several alarms of one kind is the worst: the lowest scale, the largest |z|."""
+    if alarm.kind == "loss_scale_collapse":
+        return -alarm.value
+    return alarm.score / alarm.limit

@@ -21,7 +21,7 @@ def is_lines(head: bytes, coding: str) -> bool:
     first, _, rest = text.partition("\n")
     try:
         row = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(row, dict) and "log_history" not in row and bool(rest.strip())
 
@@ -106,6 +106,8 @@ def _parsed(path: Path, text: str) -> Any:
         ) from None
     except RecursionError:
         raise LogUnreadable("JSON that is nested too deeply", where=str(path)) from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise LogUnreadable(f"no JSON: {error}", where=str(path)) from None
     if not isinstance(content, (dict, list)):
         raise LogUnreadable("JSON that holds neither an object nor a list", where=str(path))
     return content
