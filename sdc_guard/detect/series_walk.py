@@ -10,12 +10,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .peaks import FEWEST, REFIT, PeakThreshold, Tail, tail_of
+from .peaks import FEWEST, PeakThreshold, Tail, tail_of
 from .series_baseline import WARM_UP, WINDOW, Floats, Scale, SeriesBaseline
 from .series_tails import LOWEST
 
 # A value that stays where it alarms for most of a window is how the training is from then on.
 ADOPTED_AFTER: Final = 96
+_AT_ONCE: Final = 64  # rows that are judged with the same limits
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class _Walker:
         self._alarming = 0  # among the recent
         self._before: tuple[int, float, float] | None = None  # row, level, sigma at a restart
         self._since = 0
-        self._until_renewal = REFIT
+        self._until_renewal = _AT_ONCE
 
     def restart(self, row: int) -> None:
         """The window starts anew; its level is kept to tell by how much the next one differs."""
@@ -204,7 +205,7 @@ class _Walker:
         if self._until_renewal <= 0:
             self.above.renew()
             self.below.renew()
-            self._until_renewal = REFIT
+            self._until_renewal = _AT_ONCE
 
     def _remember(self, values: Floats, alarm: bool) -> None:
         for value in values[-WINDOW:]:
