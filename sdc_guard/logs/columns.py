@@ -36,6 +36,7 @@ _LR: Final = (
 _LOSS_SCALE: Final = (
     "loss_scale", "grad_scale", "train_loss_scale", "loss_scale_loss_scale", "amp_scale", "scale",
 )  # fmt: skip
+_RUN_SIGN: Final = " - "  # between a run's name and its metric's in exports of wandb
 _RUN: Final = ("run", "run_id", "run_name", "experiment", "attempt", "rank")
 
 
@@ -80,6 +81,8 @@ def choose(names: Iterable[str], asked: Asked, where: str) -> Columns:
     for name in (asked.loss, asked.grad_norm, asked.step):
         if name is not None and name not in there:
             raise UsageError(f"no column {name!r}; there are {_listed(there)}", where=where)
+    if asked.loss is None and asked.grad_norm is None:
+        _refuse_runs_side_by_side(there, where)
     found = Columns(
         asked.step or _first(there, _STEP) or _first(there, _STEP_AT_LAST),
         asked.loss or _first(there, _LOSS) or _first(there, _VALIDATION),
@@ -94,6 +97,16 @@ def choose(names: Iterable[str], asked: Asked, where: str) -> Columns:
     return found
 
 
+def _refuse_runs_side_by_side(there: list[str], where: str) -> None:
+    """Exports of wandb's charts have a column for each run: "calm-sun-3 - train/loss"."""
+    losses = [name for name in there if _RUN_SIGN in name and _plain(name) in _LOSS]
+    if len(losses) > 1:
+        raise LogUnreadable(
+            f"a column of losses for each of several runs: {_listed(losses)}", where=where,
+            next_step="choose one by --loss COLUMN",
+        )  # fmt: skip
+
+
 def known(name: str) -> bool:
     """Whether this is the name of any column that is read."""
     every = (*_STEP, *_LOSS, *_VALIDATION, *_GRAD_NORM, *_LR, *_LOSS_SCALE)
@@ -101,7 +114,8 @@ def known(name: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[^0-9a-z]+", "_", name.lower()).strip("_")
+    metric = name.rpartition(_RUN_SIGN)[2]
+    return re.sub(r"[^0-9a-z]+", "_", metric.lower()).strip("_")
 
 
 def _first(there: list[str], wanted: tuple[str, ...]) -> str | None:

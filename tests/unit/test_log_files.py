@@ -285,6 +285,15 @@ def test_columns_are_found_by_their_names_and_named_by_the_user() -> None:
         choose(["epoch", "accuracy"], NOTHING, "x")
 
 
+def test_the_export_of_a_chart_of_wandb() -> None:
+    one = ["Step", "calm-sun-3 - train/loss", "calm-sun-3 - train/loss__MIN"]
+    assert choose(one, NOTHING, "x").loss == one[1]
+    two = [*one, "wild-sea-4 - train/loss"]
+    with pytest.raises(LogUnreadable, match="for each of several runs"):
+        choose(two, NOTHING, "x")
+    assert choose(two, Asked(loss=two[3]), "x").loss == two[3]
+
+
 @pytest.mark.parametrize(
     ("cell", "value"),
     [("1e-3", 1e-3), (" 2 ", 2.0), ("", None), ("None", None), (None, None), ("-inf", -math.inf),
