@@ -529,5 +529,50 @@ def strikes(file: Path, clear: str | None, because: str | None, as_json: bool) -
     sys.exit(1 if any(one.out for one in found) else 0)
 
 
+@main.command("check-log")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...",
+                type=click.Path(path_type=Path))  # fmt: skip
+@click.option(
+    "--budget", type=float, default=1e-4, show_default=True,
+    help="False incidents a row that are accepted.",
+)  # fmt: skip
+@click.option("--loss", metavar="COLUMN", help="The loss; found by its name otherwise.")
+@click.option("--grad-norm", metavar="COLUMN", help="The norm of the gradient; likewise.")
+@click.option("--step", metavar="COLUMN", help="The number of the step; likewise.")
+@click.option("--run", metavar="NAME", help="Of several runs in a file only this one.")
+@json_option
+def check_log(
+    files: tuple[Path, ...], budget: float, loss: str | None, grad_norm: str | None,
+    step: str | None, run: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Judge loss and gradient norm in a log that no guard wrote.
+
+    FILE is a trainer_state.json of Hugging Face, CSV or the like, JSON lines, an event file of
+    TensorBoard or a folder of them; gzip is unpacked. Restarts are told and are no incidents.
+
+    Exit code: 0 no incident, 1 incidents, 2 a file cannot be read and there is no incident.
+
+    \b
+    Examples:
+      sdc-guard check-log checkpoint-8000/trainer_state.json
+      sdc-guard check-log history.csv --loss "train/ce" --json
+      sdc-guard check-log tensorboard/ --run seed-3
+    """
+    from .logs.columns import Asked
+    from .logs.command import check
+    from .logs.words import told
+
+    checked = check(list(files), Asked(loss, grad_norm, step), run, budget)
+    with _while_somebody_reads():
+        if as_json:
+            click.echo(json_text("sdc-guard.check-log", **checked.as_object(budget)))
+        else:
+            for line in told(checked.logs):
+                click.echo(line)
+    for error in checked.errors:
+        click.echo(f"sdc-guard: {error}", err=True)
+    sys.exit(checked.exit_code)
+
+
 if __name__ == "__main__":
     main(prog_name="sdc-guard")

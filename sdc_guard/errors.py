@@ -56,6 +56,10 @@ class RunFormatError(SdcGuardError):
     """A run folder whose description is damaged or of a version that is not understood."""
 
 
+class LogUnreadable(SdcGuardError):
+    """A training log that is damaged, of no known format, or without anything to judge."""
+
+
 class CheckpointUnreadable(SdcGuardError):
     """A checkpoint that is missing, truncated or of another format: it cannot be judged."""
 

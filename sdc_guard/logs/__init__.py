@@ -1,0 +1,1 @@
+"""Training logs that no guard wrote: reading them, and judging what they hold."""

@@ -1,0 +1,47 @@
+"""What a cell of somebody's log says, as a number."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_MISSING: Final = frozenset({"", "none", "null", "na", "n/a", "-", "--"})
+_TENSOR: Final = re.compile(r"tensor\(\s*\[?\s*([-+.\w]+?)\.?\s*\]?\s*(?:,.*)?\)", re.DOTALL)
+
+
+def number(cell: object) -> float | None:
+    """The number in a cell, NaN and infinities included; None where nothing was logged.
+
+    A tensor's text, as some logs have it, and a list of one number count as the number.
+
+    Raises:
+        ValueError: something else is there.
+    """
+    if cell is None:
+        return None
+    if isinstance(cell, str):
+        return _of_text(cell.strip())
+    if isinstance(cell, list) and len(cell) == 1:
+        return number(cell[0])
+    if isinstance(cell, bool) or not isinstance(cell, (int, float)):
+        raise ValueError(cell)
+    try:
+        return float(cell)
+    except OverflowError:
+        raise ValueError(cell) from None
+
+
+def _of_text(text: str) -> float | None:
+    if text.lower() in _MISSING:
+        return None
+    if "_" in text:  # Python's own digits, 1_000, are no log's
+        raise ValueError(text)
+    try:
+        return float(text)
+    except ValueError:
+        inner = _TENSOR.fullmatch(text)
+        if inner:
+            return float(inner[1])
+        if text.count(",") == 1 and "." not in text:  # 2,31 where fields end with a semicolon
+            return float(text.replace(",", "."))
+        raise
