@@ -174,12 +174,13 @@ def work(connection: Connection[Any, Any], plan: Plan, root: Path) -> None:
     torch.set_num_threads(1)
     while True:
         try:
-            connection.send(_done(connection.recv(), plan, root))
+            connection.send(run_task(connection.recv(), plan, root))
         except (EOFError, OSError):
             return  # nobody is there any more
 
 
-def _done(task: Task, plan: Plan, root: Path) -> Outcome:
+def run_task(task: Task, plan: Plan, root: Path) -> Outcome:
+    """Run a task in this process; an exception is an outcome."""
     from .clean import read_window, run_clean, run_twin
     from .trial import run_trial
 

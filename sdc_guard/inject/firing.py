@@ -212,9 +212,7 @@ class Firing:
 
     def _note(self, event: str, taken: Taken, **content: object) -> None:
         with self._disk_may_fail():
-            self._journal.note(
-                event, fault=taken.number, key=taken.key, rank=self.rank, **content
-            )
+            self._journal.note(event, fault=taken.number, key=taken.key, rank=self.rank, **content)
 
     @contextmanager
     def _disk_may_fail(self) -> Iterator[None]:
