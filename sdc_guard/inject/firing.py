@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Final
@@ -31,6 +31,10 @@ Check = Callable[[str, Fault, Draw], None]
 _log = logging.getLogger("sdc_guard")
 
 CAPTURED: Final = "a CUDA graph was being captured, and runs again without the injector"
+UNTOLD: Final = (
+    "no hook tells of the forward of a model that is compiled from outside: give the injector what "
+    "torch.compile returned"
+)
 
 
 class Firing:
@@ -48,6 +52,7 @@ class Firing:
         strikes: what was done, in order.
         missed: what was due and did not fire.
         backend: what records say, of sites that do not know better.
+        untold: whether a step went by without a forward that hooks were told of.
     """
 
     def __init__(
@@ -57,7 +62,7 @@ class Firing:
         self.plan: list[Taken] = []
         self.strikes: list[tuple[Taken, Strike]] = []
         self.missed: list[Missed] = []
-        self.backend = "eager"
+        self.backend, self.untold = "eager", False
         self._open: dict[Site, list[Taken]] = {}
         self._written = 0  # of the strikes, in the journal
         self._journal, self._again = journal, again
@@ -129,7 +134,13 @@ class Firing:
         return recurs or not self._journal.fired_before(taken.key, step)
 
     def fire(
-        self, taken: Taken, tensor: torch.Tensor, name: str, *, backend: str = "", note: str = ""
+        self,
+        taken: Taken,
+        tensor: torch.Tensor,
+        name: str,
+        *,
+        backend: str = "",
+        below: int | None = None,
     ) -> bool:
         """Inject into a tensor, in place.
 
@@ -137,7 +148,7 @@ class Firing:
             tensor: this rank's, or a distributed one.
             name: for the record.
             backend: if it is not that of the model.
-            note: for the record.
+            below: see `strike`.
 
         Returns:
             whether something was written to.
@@ -147,7 +158,7 @@ class Firing:
         with self._lock, self.or_missed(taken):
             struck = strike(
                 tensor, name, taken.fault, self.draw(taken), number=taken.number, step=step,
-                backend=backend or self.backend, note=note,
+                backend=backend or self.backend, note="", below=below,
             )  # fmt: skip
             if struck is None:
                 return False
@@ -179,11 +190,13 @@ class Firing:
                     continue
                 del self.strikes[self._written]
 
-    def miss(self, taken: Taken, reason: str) -> None:
-        """Record that a fault which was due could not fire."""
-        step, fault = self.step(), taken.fault
+    def miss(self, taken: Taken, reason: str, at: int | None = None) -> None:
+        """Record that a fault which was due could not fire, now or at another step."""
+        fault, step = taken.fault, self.step() if at is None else at
         taken.done = step
         name = taken.target or fault.tensor
+        if any(x.fault == taken.number and x.reason == reason for x in self.missed):
+            return  # once is enough for what recurs
         missed = Missed(taken.number, fault.site, name, step, self.rank, reason)
         self.missed.append(missed)
         _log.warning(
@@ -193,6 +206,50 @@ class Firing:
         content = asdict(missed)
         del content["fault"], content["rank"]
         self._note("missed", taken, **content)
+
+    def revert(
+        self, tensors: Mapping[Site, Callable[[str], torch.Tensor]]
+    ) -> list[tuple[InjectionRecord, tuple[int, ...]]]:
+        """Put words back, the newest first, where they still are what was injected.
+
+        Args:
+            tensors: of each site that lasts, what gives a tensor by name.
+
+        Returns:
+            the records of which words were left alone, with the indices of those.
+        """
+        self.settle(wait=True)
+        left = []
+        for taken, struck in reversed(self.strikes):
+            if (tensor := tensors.get(taken.fault.site)) is not None:
+                alone = struck.plan.revert(tensor(struck.name))
+                if alone:
+                    left.append((self._record(taken, struck), alone))
+        return left[::-1]
+
+    def close(self, first_step: int) -> None:
+        """Read and write down everything, and say what never was due or had nothing to hit."""
+        self.settle(wait=True)
+        for taken in self.plan:
+            if taken.done is None and taken.fault.rank in (None, self.rank):
+                self.miss(taken, self._why_not(taken, first_step), taken.fault.step)
+
+    def _why_not(self, taken: Taken, first_step: int) -> str:
+        fault = taken.fault
+        if self._journal.fired_before(taken.key, fault.step):
+            return "the journal says that it fired before"
+        if fault.step >= self.step():
+            return f"the training ended before step {fault.step} did"
+        if (fault.step if fault.recurrence == "once" else fault.until or first_step) < first_step:
+            return f"it was over before step {first_step}, where this process began"
+        if fault.recurrence == "intermittent":
+            return "no step drew it"
+        if self.untold and fault.site not in ("activation", "output_gradient"):
+            return UNTOLD
+        return (
+            f"{taken.target} took no part in a training forward, or the code that it is in was "
+            "compiled before the injector was attached"
+        )
 
     @contextmanager
     def or_missed(self, taken: Taken) -> Iterator[None]:

@@ -6,10 +6,11 @@ Every rank but the first writes a file of its own, so that no two processes appe
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..errors import InjectionError
 from .fault import InjectionRecord, Touched
@@ -68,11 +69,17 @@ def append_journal(run: Path, record: InjectionRecord) -> None:
 def _append(path: Path, line: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
-        if file.tell():  # a process that was killed may have left half a line
-            file.seek(-1, 2)
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
-                file.write(b"\n")
+                file.truncate(_whole_lines(file))
         file.write(json.dumps(line).encode() + b"\n")
+
+
+def _whole_lines(file: BinaryIO) -> int:
+    """Bytes up to the end of the last whole line: a killed process may have left a part of one."""
+    file.seek(0)
+    return file.read().rfind(b"\n") + 1
 
 
 def read_journal(run: Path) -> list[InjectionRecord]:
@@ -100,9 +107,8 @@ def read_events(run: Path) -> list[dict[str, Any]]:
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         return
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-        if not line.startswith(b"{") or not line.endswith(b"}"):
-            continue
+    # without what follows the last newline: a killed process did not finish it
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
         try:
             found = json.loads(line)
             if _event(found) == "fired":

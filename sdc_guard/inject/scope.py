@@ -78,7 +78,7 @@ class Scope:
         return fitting or fnmatch.filter(self.named_only, pattern)
 
     def _nothing(self, pattern: str | None) -> InjectionError:
-        if pattern in self.skipped:
+        if pattern is not None and pattern in self.skipped:
             return InjectionError(
                 f"{self.site} of {pattern} cannot be injected: {self.skipped[pattern]}",
                 next_step=self._next(),

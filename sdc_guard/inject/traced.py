@@ -17,11 +17,8 @@ import torch
 class Site(Protocol):
     """Who is called back."""
 
-    def computed(self, output: torch.Tensor) -> None:
-        """An output is there, a copy that nothing else uses: it may be written to."""
-
-    def differentiated(self, gradient: torch.Tensor) -> None:
-        """The gradient of an output is there, a copy likewise."""
+    def within_compiled(self, tensor: torch.Tensor) -> None:
+        """What is meant is there, as a copy that nothing else uses: it may be written to."""
 
 
 _numbers: Final = itertools.count()
@@ -47,28 +44,15 @@ def with_gradient_watched(output: torch.Tensor, number: int) -> torch.Tensor:
     return found
 
 
-def _output_of(output: torch.Tensor, number: int) -> torch.Tensor:
-    copied = output.clone()
+def _copied_for_the_site(tensor: torch.Tensor, number: int) -> torch.Tensor:
+    copied = tensor.clone()
     site = _sites.get(number)
     if site is not None:
-        site.computed(copied)
+        site.within_compiled(copied)
     return copied
 
 
-def _passed_on(gradient: torch.Tensor, number: int) -> torch.Tensor:
-    copied = gradient.clone()
-    site = _sites.get(number)
-    if site is not None:
-        site.differentiated(copied)
-    return copied
-
-
-def _gradient_of(output: torch.Tensor, number: int) -> torch.Tensor:
-    del number
-    return output.clone()
-
-
-def _like(tensor: torch.Tensor, number: int) -> torch.Tensor:
+def _copied(tensor: torch.Tensor, number: int) -> torch.Tensor:
     del number
     return tensor.clone()
 
@@ -96,11 +80,11 @@ def _register(name: str, function: Any, backward: Any = None) -> None:
         schema="(Tensor tensor, int number) -> Tensor",
         **({} if unsafe is None else {"tags": (unsafe,)}),
     )
-    made.register_fake(_like)
+    made.register_fake(_copied)
     if backward is not None:
         made.register_autograd(backward, setup_context=_keep_number)
 
 
-_register("output_of", _output_of, _unchanged)
-_register("gradient_of", _gradient_of, _watched)
-_register("passed_on", _passed_on)
+_register("output_of", _copied_for_the_site, _unchanged)
+_register("gradient_of", _copied, _watched)
+_register("passed_on", _copied_for_the_site)

@@ -98,17 +98,14 @@ class OutputHook(SilentInCopies):
     def _eager(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         raise NotImplementedError
 
-    def _fire_compiled(self, tensor: torch.Tensor) -> None:
+    def within_compiled(self, tensor: torch.Tensor) -> None:
+        """What is meant is there, within compiled code, as a copy of its own."""
         if self._firing.is_due(self._taken, repeated=True):
             self._firing.fire(self._taken, tensor, self._traced_name, backend="compiled")
 
 
 class ActivationHook(OutputHook):
     """Changes an output."""
-
-    def computed(self, output: torch.Tensor) -> None:
-        """An output within compiled code."""
-        self._fire_compiled(output)
 
     def _in_graph(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         return with_output_watched(tensor, self._number)
@@ -127,10 +124,6 @@ class OutputGradientHook(OutputHook):
     it an error.
     """
 
-    def differentiated(self, gradient: torch.Tensor) -> None:
-        """The gradient of an output within compiled code."""
-        self._fire_compiled(gradient)
-
     def _in_graph(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         return with_gradient_watched(tensor, self._number)
 
@@ -138,7 +131,8 @@ class OutputGradientHook(OutputHook):
         if not tensor.requires_grad:
             self._firing.miss(self._taken, f"{name} requires no gradient")
             return tensor
-        tensor.register_hook(_GradientOf(self._firing, self._taken, name))
+        watched: Any = tensor
+        watched.register_hook(_GradientOf(self._firing, self._taken, name))
         self._taken.done = self._firing.step()
         return tensor
 

@@ -108,7 +108,7 @@ class OptimizerState(AtRest):
         )
 
     def check(self, name: str, fault: Fault, draw: Draw) -> None:
-        """Refuse what cannot be done to a tensor like the parameter, or of the state that is there."""
+        """Refuse what cannot be done to the state, or a tensor like the parameter before it is."""
         state = self._state(name)
         if state is not None and not isinstance(state.get(self.site), torch.Tensor):
             raise self._nothing()

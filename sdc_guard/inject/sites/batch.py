@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from ...errors import InjectionError
-from ...signals.placement import local
 from ..bits import size_of
 from ..fault import Draw, Fault, Site
 from ..firing import Firing
 from ..scope import Scope
 from ..taken import Taken
 from ..vocabulary import vocabulary
-from ..within import keep_below
 
 
 class Batch:
@@ -66,15 +61,21 @@ class Batch:
         memory = taken.fault.effect == "memory"
         tensor = named[name]
         wrong = tensor if memory else tensor.clone()
-        self._fire(taken, wrong, name)
+        self._firing.fire(taken, wrong, name, below=self._limit if _is_whole(tensor) else None)
         if memory:
             return None
         leaves = [wrong if leaf is tensor else leaf for _, leaf in paths]
-        return pytree.tree_unflatten(leaves, structure)
+        changed: tuple[Any, Any] = pytree.tree_unflatten(leaves, structure)
+        return changed
 
-    def _fire(self, taken: Taken, tensor: torch.Tensor, name: str) -> None:
-        if self._limit is None or not _is_whole(tensor):
-            self._firing.fire(taken, tensor, name)
-            return
-        original = tensor.clone()
-        self._firing.fire(taken, tensor, name)
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    kinds = tensor.is_floating_point(), tensor.is_complex(), tensor.dtype == torch.bool
+    return not any(kinds)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """The place of a tensor in what a model is called with: args come first, then kwargs."""
+    return ".".join(
+        str(getattr(key, "idx", getattr(key, "key", getattr(key, "name", key)))) for key in path[1:]
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ from ..taken import Taken
 from .site import Handles, Tensors, is_distributed
 
 
-class _OfParameters(Tensors):
+class OfParameters(Tensors):
     site: Site
     kind = "trainable parameter"
 
@@ -49,7 +50,7 @@ class _OfParameters(Tensors):
         self._firing.fire(taken, gradient, taken.target or "")
 
 
-class Gradients(_OfParameters):
+class Gradients(OfParameters):
     """What a backward has accumulated for a parameter, before a reduction over ranks.
 
     A hook on the parameter that was chosen, before those of others, so that a guard records the
@@ -66,7 +67,7 @@ class Gradients(_OfParameters):
         """Hook the parameter."""
         parameter = self.tensors()[taken.target or ""]
         hook = _Accumulated(self, taken)
-        handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[arg-type] # torch's type for it names another Tensor
+        handle: Any = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call] # torch has no types here
         _put_first(parameter, handle.id)
         self._handles.add(handle)
 
@@ -81,7 +82,7 @@ class Gradients(_OfParameters):
         self._handles.remove()
 
 
-class ReducedGradients(_OfParameters):
+class ReducedGradients(OfParameters):
     """What the optimizer is about to read."""
 
     site = "reduced_gradient"
