@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from click.testing import CliRunner
 
 from sdc_guard.campaign.command import environment, run_campaign
 from sdc_guard.campaign.plan import Plan, Trial
@@ -18,6 +20,7 @@ from sdc_guard.campaign.results import Results, file_of
 from sdc_guard.campaign.tables import TABLES
 from sdc_guard.campaign.trial import failed_rows
 from sdc_guard.campaign.workers import Pool, run_task
+from sdc_guard.cli import main
 from sdc_guard.errors import CommandFailed, UsageError
 
 PLAN = Plan(
@@ -179,3 +182,24 @@ def test_a_folder_or_a_file(tmp_path: Path) -> None:
     assert file_of(tmp_path) == tmp_path / "campaign.duckdb"
     assert file_of(tmp_path / "new") == tmp_path / "new" / "campaign.duckdb"
     assert file_of(tmp_path / "x.duckdb") == tmp_path / "x.duckdb"
+
+
+def test_the_command_answers_in_json_and_refuses_another_seed(
+    tmp_path: Path, in_this_process: list[Any]
+) -> None:
+    call = ["campaign", str(tmp_path), "--quick", "--model", "convnet", "--site", "weight"]
+    call += ["--mix", "uniform", "--json"]
+    done = CliRunner().invoke(main, [*call, "--trials", "1"])
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert answer["schema"] == {"name": "sdc-guard.campaign", "version": 1}
+    assert [cell["site"] for cell in answer["cells"]] == ["weight"]
+    assert (answer["sound"], answer["controls"], answer["differing"]) == (True, 3, 0)
+    assert "trials: 4 of 4" in done.stderr
+    refused = CliRunner().invoke(main, [*call, "--seed", "1"])
+    assert refused.exit_code == 2
+    assert "another plan" in json.loads(refused.stdout)["error"]["what"]
+    unknown = CliRunner().invoke(main, ["campaign", str(tmp_path), "--site", "disk"])
+    assert unknown.exit_code == 2
+    assert len(unknown.stderr.splitlines()) == 1
+    assert "no site 'disk'" in unknown.stderr
