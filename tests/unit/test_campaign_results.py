@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sdc_guard.campaign.plan import Plan, Trial
 from sdc_guard.campaign.results import Results, file_of
 from sdc_guard.campaign.tables import TABLES
 from sdc_guard.campaign.trial import failed_rows
-from sdc_guard.campaign.workers import Pool, run_task
+from sdc_guard.campaign.workers import Outcome, Pool, Task, run_task
 from sdc_guard.cli import main
 from sdc_guard.errors import CommandFailed, UsageError
 
@@ -165,12 +166,16 @@ def test_a_twin_of_other_bits_ends_the_campaign(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_the_campaign_and_marks_no_trial_as_failed(
-    tmp_path: Path, in_this_process: list[Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> Any:
-        raise OSError(28, "No space left on device")
+    def full(pool: Pool, tasks: list[Task]) -> Iterator[Outcome]:
+        for task in tasks:
+            if isinstance(task, Trial):
+                yield Outcome(task, None, "OSError: No space left on device", 1.0, None, True)
+            else:
+                yield Outcome(task, {"clean_steps": []}, "", 1.0, None)
 
-    monkeypatch.setattr("sdc_guard.campaign.trial.run_trial", full)
+    monkeypatch.setattr(Pool, "run", full)
     path = tmp_path / "c.duckdb"
     with pytest.raises(CommandFailed, match="No space left"):
         run_campaign(path, PLAN, 1, 1, lambda _: None)
