@@ -1,1 +1,1 @@
-"""Campaigns: many injected faults, each beside a twin without one, and what finds them."""
+"""Thousands of paired trials: which faults are found, by what, and how often nothing is accused."""
