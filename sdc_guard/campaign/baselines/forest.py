@@ -48,6 +48,10 @@ class Forest(Scorer):
             rows[:, -1] = -self._forest.score_samples(self._filled(_logs(series)))
         return rows
 
+    def branch(self) -> Forest:
+        """Itself: what it learned of the history never changes."""
+        return self
+
     def step(self, series: SignalSeries, row: int, out: Floats) -> None:
         here = series.first_step + row
         out[:] = self.score(series.part(here, here + 1))[0]

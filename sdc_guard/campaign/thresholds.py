@@ -1,0 +1,162 @@
+"""Thresholds for a budget of false incidents, set on some healthy runs and judged on others.
+
+Alarms that are near each other are one incident: it is incidents that wake people, and that a
+budget counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from ..detect.peaks import Tail, pareto
+from ..detect.proportion import wilson
+from .series import Floats
+
+BUDGET: Final = 1e-4  # false incidents a step: one in 10,000
+GAP: Final = 50  # steps between alarms of one incident, as in detect.incidents
+ENOUGH: Final = 5  # false incidents that the budget must allow, for the data alone to say where
+CLUSTERS: Final = 30  # of extreme values, that a tail is fitted to
+FEWEST: Final = 8  # below which there is no tail to fit
+# From so few peaks the shape is uncertain: at least an exponential tail, and one with a variance.
+_SHAPES: Final = (0.0, 0.5)
+
+Method = Literal["counted", "tail", "largest", "published"]
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Above which a score is an alarm.
+
+    Attributes:
+        value: the threshold; infinite if no finite one keeps the budget.
+        method: "counted", the budget's incidents were seen in the data; "tail", a generalised
+            Pareto distribution was fitted to the largest scores; "largest", the largest score, as
+            there were too few different ones for a tail; "published", that of the source.
+        steps: that it was set on.
+    """
+
+    value: float
+    method: Method
+    steps: int
+
+
+@dataclass(frozen=True)
+class FalseAlarms:
+    """What a threshold did to healthy runs.
+
+    Attributes:
+        incidents: of alarms at most GAP steps from each other.
+        steps: that were judged.
+    """
+
+    incidents: int
+    steps: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of incidents a step, 95 % (Wilson)."""
+        return wilson(min(self.incidents, self.steps), self.steps)
+
+    @property
+    def rate(self) -> float:
+        """Incidents a step; NaN without a step."""
+        return self.incidents / self.steps if self.steps else float("nan")
+
+
+def peaks(scores: Floats) -> Floats:
+    """The largest score of each step, shape (steps,); −∞ where there is none.
+
+    Args:
+        scores: shape (steps, columns).
+    """
+    return np.where(np.isnan(scores), -np.inf, scores).max(axis=1, initial=-np.inf)
+
+
+def incidents(steps: Floats | Sequence[int], gap: int = GAP) -> int:
+    """How many incidents alarms at these steps, in order, make."""
+    at = np.asarray(steps, dtype=np.int64)
+    return int(at.size > 0) + int((np.diff(at) > gap).sum())
+
+
+def joined(runs: Sequence[Floats], gap: int = GAP) -> Floats:
+    """The peaks of several runs in a row, so far apart that no incident goes over two of them."""
+    apart = np.full(gap, -np.inf)
+    return np.concatenate([part for run in runs for part in (run, apart)] or [apart])
+
+
+def clusters(peak: Floats, above: float, gap: int = GAP) -> Floats:
+    """The largest score of each incident that a threshold would make.
+
+    Args:
+        peak: of each step, as from `joined`.
+        above: the threshold.
+        gap: steps between alarms of one incident.
+    """
+    at = np.flatnonzero(peak > above)
+    if not at.size:
+        return np.empty(0)
+    first = np.flatnonzero(np.diff(at, prepend=at[0] - gap - 1) > gap)
+    largest: Floats = np.maximum.reduceat(peak[at], first)
+    return largest
+
+
+def judge(runs: Sequence[Floats], threshold: float) -> FalseAlarms:
+    """Count a threshold's false incidents.
+
+    Args:
+        runs: of each healthy run, the peaks of its steps.
+        threshold: in the unit of the peaks.
+    """
+    return FalseAlarms(len(clusters(joined(runs), threshold)), sum(map(len, runs)))
+
+
+def threshold_for(runs: Sequence[Floats], budget: float = BUDGET) -> Threshold:
+    """The lowest threshold whose expected false incidents keep the budget.
+
+    Where the data are long enough for several incidents to be allowed in them, they are counted.
+    Otherwise the tail is extrapolated: peaks over a threshold (Davison and Smith, 1990), with the
+    largest score of each incident as one peak, as their neighbours are not independent.
+
+    Args:
+        runs: of each healthy run, the peaks of its steps; longer is better.
+        budget: false incidents a step.
+    """
+    steps, peak = sum(map(len, runs)), joined(runs)
+    allowed = budget * steps
+    if allowed >= ENOUGH:
+        return Threshold(_lowest(peak, int(allowed)), "counted", steps)
+    start = _lowest(peak, CLUSTERS)
+    largest = clusters(peak, start)
+    if len(np.unique(largest[np.isfinite(largest)])) < FEWEST:
+        return Threshold(float(peak.max()), "largest", steps)
+    return Threshold(_extrapolated(largest, start, allowed), "tail", steps)
+
+
+def _lowest(peak: Floats, most: int) -> float:
+    """The lowest score at which, and beyond which, there are no more than `most` incidents."""
+    values = np.unique(peak[peak > -np.inf])
+    if not values.size:
+        return 0.0
+    lowest = float(values[-1])
+    for value in values[len(values) // 2 :][::-1]:  # below, all steps are one incident
+        if len(clusters(peak, float(value))) > most:
+            break
+        lowest = float(value)
+    return lowest
+
+
+def _extrapolated(largest: Floats, start: float, allowed: float) -> float:
+    """Above which `allowed` incidents are expected, of those whose largest are above `start`."""
+    finite = largest[np.isfinite(largest)]
+    allowed -= len(largest) - len(finite)  # the infinite ones are false whatever the threshold
+    if allowed <= 0:
+        return float("inf")
+    scale, shape = pareto(finite - start)
+    drawn = min(max(shape, _SHAPES[0]), _SHAPES[1])
+    if drawn != shape:
+        scale = float((finite - start).mean()) * (1 - drawn)  # the mean of it is σ/(1 − ξ)
+    return Tail(start, 1.0, scale, drawn).exceeded_with(allowed / len(finite))
