@@ -12,8 +12,8 @@ Three kinds of clean runs (no fault), told apart by `purpose` and by their seeds
 
     calibration   thresholds are set on these
     judging       false alarms are counted on these
-    twin          what the trials are compared with; from step 1 to the end of the last trial. The
-                  steps up to a trial's `snapshot` are the history that a detector has seen before it
+    twin          what the trials are compared with; from step 1 to the end of the last trial. Its
+                  steps up to a trial's `snapshot` are what a detector has seen before the trial
 
 A trial starts from the state that its twin had after step `snapshot`, and trains `after` steps (see
 `plan`), `snapshot` + 1 to `snapshot` + `after`. Trials without a fault, the controls, have negative
@@ -133,7 +133,7 @@ TABLES: Final[dict[str, pa.Schema]] = {
             (
                 "manifest",
                 pa.bool_(),
-            ),  # whether its bytes, read later, are not those of its manifest
+            ),  # whether its bytes, read later, are others
             ("manifest_reason", pa.string()),
             ("guard_errors", pa.int64()),  # guard.health.errors
         ],

@@ -1,0 +1,200 @@
+"""Processes that run clean runs and trials, one after the other each.
+
+A process that dies takes one task with it, and that is told; another process takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Final
+
+from .plan import Clean, Plan, Trial
+from .rows import Rows
+
+Task = Clean | Trial
+
+# a trial takes seconds; one that takes this long hangs
+TRIAL_SECONDS: Final = 600.0
+_POLL = 1.0
+_OUTSIDE: Final = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+}
+# one thread each, also of what reads these before torch does
+_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a task.
+
+    Attributes:
+        rows: by table; None if it failed.
+        reason: why it failed.
+        seconds: it took.
+        rss: bytes of the process's memory afterwards; None where that is not known.
+        outside: whether it failed for a reason that every other would fail for, too.
+    """
+
+    task: Task
+    rows: Rows | None
+    reason: str
+    seconds: float
+    rss: int | None
+    outside: bool = False
+
+
+def run_tasks(
+    tasks: Iterable[Task], plan: Plan, root: Path, workers: int, limit: float = TRIAL_SECONDS
+) -> Iterator[Outcome]:
+    """Run tasks in processes of their own; outcomes come as they are finished.
+
+    Args:
+        plan: of the campaign.
+        root: folder for temporary files, in which twins have left their windows.
+        workers: how many processes.
+        limit: seconds after which a trial is ended.
+    """
+    left = iter(tasks)
+    running: list[_Worker] = []
+    try:
+        for task in left:
+            running.append(_Worker(plan, root, task))
+            if len(running) >= workers:
+                break
+        while running:
+            wait([w.connection for w in running] + [w.process.sentinel for w in running], _POLL)
+            for worker in list(running):
+                outcome = worker.outcome(limit)
+                if outcome is None:
+                    continue
+                yield outcome
+                following = next(left, None)
+                if following is None:
+                    running.remove(worker)
+                    worker.end()
+                elif worker.process.is_alive():
+                    worker.give(following)
+                else:
+                    running[running.index(worker)] = _Worker(plan, root, following)
+    finally:
+        for worker in running:
+            worker.end()
+
+
+class _Worker:
+    """One process, and the task that it has."""
+
+    def __init__(self, plan: Plan, root: Path, task: Task) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        arguments = (theirs, plan, root)
+        self.process = context.Process(target=work, args=arguments, daemon=True)
+        with _one_thread():
+            self.process.start()
+        theirs.close()  # so that the end of either process is seen by the other
+        self.give(task)
+
+    def give(self, task: Task) -> None:
+        self._task, self._since = task, time.monotonic()
+        with contextlib.suppress(OSError):  # it is dead: `outcome` tells
+            self.connection.send(task)
+
+    def outcome(self, limit: float) -> Outcome | None:
+        """What became of the task; None while it runs."""
+        seconds = time.monotonic() - self._since
+        alive = self.process.is_alive()  # asked before what it may have sent last
+        try:
+            if self.connection.poll():
+                found: Outcome = self.connection.recv()
+                return found
+        except (EOFError, OSError):
+            self.process.join()
+            alive = False
+        if not alive:
+            return self._lost(f"the process ended with {self.process.exitcode}", seconds)
+        if isinstance(self._task, Trial) and seconds > limit:
+            self.process.kill()
+            self.process.join()
+            return self._lost(f"not finished after {limit:.0f} s", seconds)
+        return None
+
+    def end(self) -> None:
+        """End the process; what it does now is lost."""
+        self.connection.close()
+        self.process.terminate()
+        self.process.join()
+        self.process.close()
+
+    def _lost(self, reason: str, seconds: float) -> Outcome:
+        return Outcome(self._task, None, reason, seconds, None)
+
+
+class _one_thread:  # noqa: N801 - because it is used as a function
+    """Has processes that are started meanwhile use one thread each."""
+
+    def __enter__(self) -> None:
+        self._before = {name: os.environ.get(name) for name in _THREADS}
+        os.environ.update(dict.fromkeys(_THREADS, "1"))
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self._before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def work(connection: Connection[Any, Any], plan: Plan, root: Path) -> None:
+    """What a process does: tasks from the connection until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it is told, and ends it
+    logging.getLogger("sdc_guard").setLevel(logging.CRITICAL)  # what the guard says is in the rows
+    import torch
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            connection.send(_done(connection.recv(), plan, root))
+        except (EOFError, OSError):
+            return  # nobody is there any more
+
+
+def _done(task: Task, plan: Plan, root: Path) -> Outcome:
+    from .clean import read_window, run_clean, run_twin
+    from .trial import run_trial
+
+    started, rows, reason, outside = time.monotonic(), None, "", False
+    try:
+        if isinstance(task, Trial):
+            window = read_window(root, task.model, task.seed, task.snapshot)
+            rows = run_trial(task, window, root)
+        elif task.purpose == "twin":
+            rows = run_twin(task, plan, root)
+        else:
+            rows = run_clean(task, root)
+    except Exception as error:  # noqa: BLE001 - because the other trials go on
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        outside = isinstance(error, OSError) and error.errno in _OUTSIDE
+    return Outcome(task, rows, reason, time.monotonic() - started, _memory(), outside)
+
+
+def _memory() -> int | None:
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
