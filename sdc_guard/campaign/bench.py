@@ -33,7 +33,7 @@ BASELINES: Final[tuple[type[Scorer], ...]] = (
     AverageMultiple,
 )
 NONFINITE: Final = Nonfinite.name
-_SCORERS: Final = (*BASELINES, Nonfinite)
+_SCORERS: Final[tuple[type[Scorer], ...]] = (*BASELINES, Nonfinite)
 
 LineUp = Callable[[Counts], Sequence[Entry]]
 

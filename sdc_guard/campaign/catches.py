@@ -59,9 +59,7 @@ def earliest(catches: Iterable[Catch | None]) -> Catch | None:
 
 def said_first(alerts: Iterable[Said], fault_step: int) -> Catch | None:
     """The first of the guard's alerts from the fault on."""
-    return earliest(
-        Catch(alert.step, alert.layer) for alert in alerts if alert.step >= fault_step
-    )
+    return earliest(Catch(alert.step, alert.layer) for alert in alerts if alert.step >= fault_step)
 
 
 def evidence_of(alert: Said) -> str:

@@ -89,8 +89,7 @@ def judged(
     # what the guard says of these steps without a fault, too, is not evidence of one
     usual = frozenset(alert for trial in trials if trial.control for alert in trial.alerts)
     return [
-        _judged(trial, _scores(ready, trial.series), without, calibrated, usual)
-        for trial in trials
+        _judged(trial, _scores(ready, trial.series), without, calibrated, usual) for trial in trials
     ]
 
 

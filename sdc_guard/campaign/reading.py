@@ -196,7 +196,9 @@ class CampaignFile:
             self._columns(_CLEAN_SIGNALS, **which),
         )
         alerts = tuple(Said(*row) for row in self._rows(_CLEAN_ALERTS, **which))
-        return CleanRecord(purpose, model, seed, _series(losses, signals, self._numel[model]), alerts)
+        return CleanRecord(
+            purpose, model, seed, _series(losses, signals, self._numel[model]), alerts
+        )
 
     def groups(self) -> list[Group]:
         """Of all trials that are done."""
@@ -212,8 +214,8 @@ class CampaignFile:
             said.setdefault(trial, []).append(Said(*row))
         numel = self._numel[group.model]
         found = []
-        for row in self._rows(_TRIALS, **which):
-            trial, *middle, hit, effect, differs, replay, manifest, errors = row
+        for columns in self._rows(_TRIALS, **which):
+            trial, *middle, hit, effect, differs, replay, manifest, errors = columns
             site, mix, kind, fault_step, audited, fired, changed = middle
             series = _series(_only(losses, trial), _only(signals, trial), numel)
             found.append(

@@ -11,7 +11,7 @@ from .baselines.sensor import SENSOR
 from .bench import BASELINES, NONFINITE, Calibrated, LineUp, calibrate, line_up, warmed
 from .catches import evidence_of
 from .outcomes import AUDIT, CHECKS, DIGESTS, STATISTICS, Outcome, judged
-from .reading import CleanRecord, CampaignFile
+from .reading import CampaignFile, CleanRecord
 from .thresholds import BUDGET, FalseAlarms, incidents
 
 

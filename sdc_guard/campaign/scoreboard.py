@@ -1,8 +1,8 @@
-"""What a scored campaign says, as plain numbers: the JSON, and what report and figure are made of."""
+"""What a scored campaign says, as plain numbers: the JSON, and what report and figure show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +11,7 @@ from .baselines.sensor import PARTS, SENSOR
 from .bench import BASELINES, NONFINITE, Calibrated
 from .curves import curve, windows
 from .outcomes import AFTERWARDS, AUDIT, CHECKS, DIGESTS, LIVE, MANIFEST, REPLAY, Outcome
-from .rates import Finder, Rate, found, grouped, paired
+from .rates import Finder, found, grouped, paired
 from .score import Scored
 from .thresholds import FalseAlarms, Threshold
 
@@ -127,9 +127,7 @@ def _columns(group: Sequence[Outcome], best: str | None) -> Numbers:
     }
     if best is not None:
         columns["best baseline"] = (group, _finder(best))
-    return {
-        name: found(of, finder).recall.as_object() for name, (of, finder) in columns.items()
-    }
+    return {name: found(of, finder).recall.as_object() for name, (of, finder) in columns.items()}
 
 
 def _detector(
@@ -174,9 +172,7 @@ def _curve(
 ) -> Numbers | None:
     length = int(scored.plan.get("after", 10))
     counted = [one for one in outcomes if one.trial.model == model and one.counted]
-    peaks = [
-        np.inf if one.budget.get(NONFINITE) else one.peak[limits.name] for one in counted
-    ]
+    peaks = [np.inf if one.budget.get(NONFINITE) else one.peak[limits.name] for one in counted]
     drawn = curve(windows(limits.healthy, length), np.array(peaks), length)
     return None if drawn is None else drawn.as_object()
 

@@ -73,7 +73,8 @@ def peaks(scores: Floats) -> Floats:
     Args:
         scores: shape (steps, columns).
     """
-    return np.where(np.isnan(scores), -np.inf, scores).max(axis=1, initial=-np.inf)
+    largest: Floats = np.where(np.isnan(scores), -np.inf, scores).max(axis=1, initial=-np.inf)
+    return largest
 
 
 def incidents(steps: Floats | Sequence[int], gap: int = GAP) -> int:
