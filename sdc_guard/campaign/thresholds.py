@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..detect.peaks import Tail, pareto
 from ..detect.proportion import wilson
@@ -19,10 +20,10 @@ from .series import Floats
 BUDGET: Final = 1e-4  # false incidents a step: one in 10,000
 GAP: Final = 50  # steps between alarms of one incident, as in detect.incidents
 ENOUGH: Final = 5  # false incidents that the budget must allow, for the data alone to say where
-CLUSTERS: Final = 30  # of extreme values, that a tail is fitted to
-FEWEST: Final = 8  # below which there is no tail to fit
-# From so few peaks the shape is uncertain: at least an exponential tail, and one with a variance.
-_SHAPES: Final = (0.0, 0.5)
+SHARE: Final = 0.02  # of the steps, that a tail is fitted to
+FEWEST: Final = 20  # different ones among them, below which there is no tail to fit
+# From so few values the shape is uncertain: no end close to the largest, and a variance.
+_SHAPES: Final = (-0.2, 0.5)
 
 Method = Literal["counted", "tail", "largest", "published"]
 
@@ -119,8 +120,9 @@ def threshold_for(runs: Sequence[Floats], budget: float = BUDGET) -> Threshold:
     """The lowest threshold whose expected false incidents keep the budget.
 
     Where the data are long enough for several incidents to be allowed in them, they are counted.
-    Otherwise the tail is extrapolated: peaks over a threshold (Davison and Smith, 1990), with the
-    largest score of each incident as one peak, as their neighbours are not independent.
+    Otherwise the tail is extrapolated: a generalised Pareto distribution is fitted to the scores
+    above a high one (Davison and Smith, 1990). That gives the steps above a threshold; there are
+    fewer incidents, by the extremal index of the scores.
 
     Args:
         runs: of each healthy run, the peaks of its steps; longer is better.
@@ -130,11 +132,31 @@ def threshold_for(runs: Sequence[Floats], budget: float = BUDGET) -> Threshold:
     allowed = budget * steps
     if allowed >= ENOUGH:
         return Threshold(_lowest(peak, int(allowed)), "counted", steps)
-    start = _lowest(peak, CLUSTERS)
-    largest = clusters(peak, start)
-    if len(np.unique(largest[np.isfinite(largest)])) < FEWEST:
+    known = peak[peak > -np.inf]
+    start = float(np.quantile(known, 1 - SHARE, method="lower")) if known.size else 0.0
+    above = peak[peak > start]
+    if len(np.unique(above[np.isfinite(above)])) < FEWEST:
         return Threshold(float(peak.max()), "largest", steps)
-    return Threshold(_extrapolated(largest, start, allowed), "tail", steps)
+    index = extremal_index(np.flatnonzero(peak > start))
+    return Threshold(_extrapolated(above, start, allowed, index), "tail", steps)
+
+
+def extremal_index(at: NDArray[np.int64] | Sequence[int]) -> float:
+    """Clusters for each step above a high threshold: 1 if they come independently.
+
+    The intervals estimator of Ferro and Segers (2003), from the times between such steps.
+
+    Args:
+        at: their numbers, in order; at least two.
+    """
+    times = np.diff(np.asarray(at, dtype=np.float64))
+    if times.max(initial=0.0) <= 2:
+        first, second = times.sum(), np.square(times).sum()
+    else:
+        first, second = (times - 1).sum(), ((times - 1) * (times - 2)).sum()
+    if not len(times) or second <= 0:
+        return 1.0
+    return float(min(1.0, 2 * first * first / (len(times) * second)))
 
 
 def _lowest(peak: Floats, most: int) -> float:
@@ -150,14 +172,14 @@ def _lowest(peak: Floats, most: int) -> float:
     return lowest
 
 
-def _extrapolated(largest: Floats, start: float, allowed: float) -> float:
-    """Above which `allowed` incidents are expected, of those whose largest are above `start`."""
-    finite = largest[np.isfinite(largest)]
-    allowed -= len(largest) - len(finite)  # the infinite ones are false whatever the threshold
+def _extrapolated(above: Floats, start: float, allowed: float, index: float) -> float:
+    """Above which `allowed` incidents are expected, in as many steps as these scores are of."""
+    finite = above[np.isfinite(above)]
+    allowed -= len(above) - len(finite)  # the infinite ones are false whatever the threshold
     if allowed <= 0:
         return float("inf")
     scale, shape = pareto(finite - start)
     drawn = min(max(shape, _SHAPES[0]), _SHAPES[1])
     if drawn != shape:
         scale = float((finite - start).mean()) * (1 - drawn)  # the mean of it is σ/(1 − ξ)
-    return Tail(start, 1.0, scale, drawn).exceeded_with(allowed / len(finite))
+    return Tail(start, 1.0, scale, drawn).exceeded_with(allowed / (index * len(finite)))
