@@ -11,7 +11,7 @@ from .reading import Said
 from .series import Floats
 
 # detectors that look at gradients and the loss, by the beginnings of their names
-_STATISTICS = ("norm_", "gradient_", "global_", "loss_", "nonfinite_")
+_STATISTICS = ("norm_", "gradient_", "global_norm", "nonfinite_")
 
 
 @dataclass(frozen=True)

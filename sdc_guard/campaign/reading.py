@@ -220,7 +220,7 @@ class CampaignFile:
             series = _series(_only(losses, trial), _only(signals, trial), numel)
             found.append(
                 TrialRecord(
-                    trial, group.model, group.seed, group.snapshot, site, mix, kind, fault_step,
+                    trial, group.model, group.seed, group.snapshot, site, mix, kind, fault_step or 0,
                     bool(audited), bool(fired), bool(changed), frozenset(hit or ()), effect,
                     differs, replay, bool(manifest), errors or 0, series,
                     tuple(said.get(trial, ())),

@@ -127,7 +127,7 @@ def _columns(group: Sequence[Outcome], best: str | None) -> Numbers:
     }
     if best is not None:
         columns["best baseline"] = (group, _finder(best))
-    return {name: found(of, finder).recall.as_object() for name, (of, finder) in columns.items()}
+    return {name: found(of, finder).as_object() for name, (of, finder) in columns.items()}
 
 
 def _detector(
