@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
@@ -21,12 +21,10 @@ from .rows import Row
 from .summary import Summary, summarise
 from .training import MODELS
 from .trial import failed_rows
-from .workers import Outcome, Task, run_tasks
+from .workers import Outcome, Pool, Task
 from .workspace import workspace
 
 _PACKAGES: Final = ("sdc-guard-torch", "torch", "numpy", "duckdb", "scikit-learn")
-
-Runner = Callable[[Iterable[Task]], Iterable[Outcome]]
 
 
 def run_campaign(out: Path, plan: Plan, trials: int, workers: int, say: Say) -> Summary:
@@ -49,8 +47,8 @@ def run_campaign(out: Path, plan: Plan, trials: int, workers: int, say: Say) -> 
     with Results(path, plan.text(), environment()) as results:
         left = _left(plan, trials, results)
         if left:
-            with workspace(path) as root:
-                _do(left, plan, results, lambda tasks: run_tasks(tasks, plan, root, workers), say)
+            with workspace(path) as root, Pool(plan, root, workers) as pool:
+                _do(left, plan, results, pool, say)
         return summarise(results.rows)
 
 
@@ -67,12 +65,11 @@ def plan_of(
         models=MODELS if model == "all" else (model,),
         mixes=MIXES if mix == "both" else (mix,),
     )
+    known = tuple(dict.fromkeys(site for name in plan.models for site in SITES_OF[name]))
+    if unknown := [site for site in sites if site not in known]:
+        raise UsageError(f"no site {unknown[0]!r}", next_step=f"one of {', '.join(known)}")
     if sites:
-        for site in sites:
-            if not any(site in SITES_OF[name] for name in plan.models):
-                known = ", ".join(dict.fromkeys(s for m in plan.models for s in SITES_OF[m]))
-                raise UsageError(f"no site {site!r}", next_step=f"one of {known}")
-        plan = replace(plan, sites=tuple(dict.fromkeys(sites)))
+        plan = replace(plan, sites=tuple(site for site in known if site in sites))
     return quick_plan(plan) if quick else plan
 
 
@@ -95,14 +92,14 @@ def _left(plan: Plan, trials: int, results: Results) -> list[Task]:
     return tasks
 
 
-def _do(left: list[Task], plan: Plan, results: Results, run: Runner, say: Say) -> None:
+def _do(left: list[Task], plan: Plan, results: Results, pool: Pool, say: Say) -> None:
     trials = [task for task in left if isinstance(task, Trial)]
     needed = {(trial.model, trial.seed) for trial in trials}
     twins = [twin for twin in plan.twin_runs() if (twin.model, twin.seed) in needed]
     cleans = [task for task in left if isinstance(task, Clean)]
-    for what, tasks in (("twins", twins), ("clean runs", cleans), ("trials", trials)):
+    for what, tasks in (("runs without a fault", [*twins, *cleans]), ("trials", trials)):
         progress = Progress(what, len(tasks), say)
-        for outcome in run(tasks):
+        for outcome in pool.run(tasks):
             _keep(outcome, results)
             progress.finished(failed=outcome.rows is None)
 

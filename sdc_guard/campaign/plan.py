@@ -94,7 +94,7 @@ class Plan:
     seed: int = 0
     models: tuple[str, ...] = MODELS
     mixes: tuple[str, ...] = MIXES
-    sites: tuple[str, ...] = (*SITES, "buffer")
+    sites: tuple[Site, ...] = (*SITES, "buffer")
     twins: tuple[int, ...] = (300, 301, 302, 303)
     calibration: tuple[int, ...] = tuple(range(100, 108))
     judging: tuple[int, ...] = tuple(range(200, 208))
@@ -155,7 +155,7 @@ class Plan:
             for mix in self.mixes:
                 for model in self.models:
                     if site in SITES_OF[model]:
-                        yield model, mix, site  # type: ignore[misc]
+                        yield model, mix, site
 
 
 def quick(plan: Plan) -> Plan:

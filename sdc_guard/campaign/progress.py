@@ -32,7 +32,7 @@ class Progress:
         self._done += 1
         self._failed += failed
         now = self._clock()
-        if self._done < self._total and now - self._told < _SECONDS:
+        if 1 < self._done < self._total and now - self._told < _SECONDS:
             return
         self._told = now
         each = (now - self._began) / self._done

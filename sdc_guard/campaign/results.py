@@ -6,6 +6,7 @@ What a process had finished before it was killed is there; the rest is done agai
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -22,7 +23,7 @@ _STATES: Final = """
     SELECT step, state FROM clean_steps WHERE (purpose, model, seed) = (?, ?, ?) ORDER BY step
 """
 _FINISHED: Final = "SELECT purpose, model, seed, steps FROM clean_runs"
-_NAMED: Final = "SELECT DISTINCT model FROM layers"
+_NAMED: Final = "SELECT model, layer FROM layers"
 
 
 class Results:
@@ -79,14 +80,18 @@ class Results:
         Raises:
             UsageError: the disk is full, or the file cannot be written.
         """
+        self._connection.begin()
         try:
-            self._connection.begin()
             self._insert("timing", [timing])
             for table, content in rows.items():
                 self._insert(table, self._unnamed(content) if table == "layers" else content)
             self._connection.commit()
-        except duckdb.Error as error:
-            raise _of_duckdb(error, self.path, "free some space, then start again") from None
+        except BaseException as error:
+            with suppress(duckdb.Error):  # a commit that failed has ended it
+                self._connection.rollback()
+            if isinstance(error, duckdb.Error):
+                raise _of_duckdb(error, self.path, "free some space, then start again") from None
+            raise
 
     def add_twin(self, run: Clean, rows: Rows, timing: Row) -> None:
         """Add the rows of a twin, or compare them with those that are there.
@@ -114,9 +119,9 @@ class Results:
             self._connection.unregister("added")
 
     def _unnamed(self, rows: list[Row]) -> list[Row]:
-        """Rows of models whose layers are not in the file yet."""
-        named = {model for (model,) in self.rows(_NAMED)}
-        return [row for row in rows if row["model"] not in named]
+        """Rows of layers that are not in the file yet; without digests a run names no buffers."""
+        named = set(self.rows(_NAMED))
+        return [row for row in rows if (row["model"], row["layer"]) not in named]
 
     def _create(self, plan: str, environment: Mapping[str, str]) -> None:
         self._connection.begin()

@@ -26,14 +26,7 @@ Task = Clean | Trial
 # a trial takes seconds; one that takes this long hangs
 TRIAL_SECONDS: Final = 600.0
 _POLL = 1.0
-_OUTSIDE: Final = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-}
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 # one thread each, also of what reads these before torch does
 _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -58,48 +51,60 @@ class Outcome:
     outside: bool = False
 
 
-def run_tasks(
-    tasks: Iterable[Task], plan: Plan, root: Path, workers: int, limit: float = TRIAL_SECONDS
-) -> Iterator[Outcome]:
-    """Run tasks in processes of their own; outcomes come as they are finished.
+class Pool:
+    """Processes that are started when there is something to do, and kept for the next tasks.
 
     Args:
         plan: of the campaign.
-        root: folder for temporary files, in which twins have left their windows.
+        root: folder for temporary files, in which twins leave their windows.
         workers: how many processes.
         limit: seconds after which a trial is ended.
     """
-    left = iter(tasks)
-    running: list[_Worker] = []
-    try:
-        for task in left:
-            running.append(_Worker(plan, root, task))
-            if len(running) >= workers:
-                break
-        while running:
-            wait([w.connection for w in running] + [w.process.sentinel for w in running], _POLL)
-            for worker in list(running):
-                outcome = worker.outcome(limit)
-                if outcome is None:
-                    continue
-                yield outcome
-                following = next(left, None)
-                if following is None:
-                    running.remove(worker)
-                    worker.end()
-                elif worker.process.is_alive():
-                    worker.give(following)
-                else:
-                    running[running.index(worker)] = _Worker(plan, root, following)
-    finally:
-        for worker in running:
+
+    def __init__(self, plan: Plan, root: Path, workers: int, limit: float = TRIAL_SECONDS) -> None:
+        self._plan, self._root, self._workers, self._limit = plan, root, workers, limit
+        self._idle: list[_Worker] = []
+        self._busy: list[_Worker] = []
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in (*self._idle, *self._busy):
+            worker.end()
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        """Run tasks; the outcome of each comes as soon as it is finished."""
+        left = iter(tasks)
+        while True:
+            while len(self._busy) < self._workers and (task := next(left, None)) is not None:
+                self._give(task)
+            if not self._busy:
+                return
+            news = [w.connection for w in self._busy] + [w.process.sentinel for w in self._busy]
+            wait(news, _POLL)
+            for worker in list(self._busy):
+                if (outcome := worker.outcome(self._limit)) is not None:
+                    self._put_back(worker)
+                    yield outcome
+
+    def _give(self, task: Task) -> None:
+        worker = self._idle.pop() if self._idle else _Worker(self._plan, self._root)
+        worker.give(task)
+        self._busy.append(worker)
+
+    def _put_back(self, worker: _Worker) -> None:
+        self._busy.remove(worker)
+        if worker.process.is_alive():
+            self._idle.append(worker)
+        else:
             worker.end()
 
 
 class _Worker:
     """One process, and the task that it has."""
 
-    def __init__(self, plan: Plan, root: Path, task: Task) -> None:
+    def __init__(self, plan: Plan, root: Path) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         arguments = (theirs, plan, root)
@@ -107,7 +112,6 @@ class _Worker:
         with _one_thread():
             self.process.start()
         theirs.close()  # so that the end of either process is seen by the other
-        self.give(task)
 
     def give(self, task: Task) -> None:
         self._task, self._since = task, time.monotonic()
@@ -163,17 +167,20 @@ def work(connection: Connection[Any, Any], plan: Plan, root: Path) -> None:
     """What a process does: tasks from the connection until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it is told, and ends it
     logging.getLogger("sdc_guard").setLevel(logging.CRITICAL)  # what the guard says is in the rows
+    for name in [name for name in os.environ if name.startswith("SDC_GUARD_")]:
+        del os.environ[name]  # meant for a training of the caller's
     import torch
 
     torch.set_num_threads(1)
     while True:
         try:
-            connection.send(_done(connection.recv(), plan, root))
+            connection.send(run_task(connection.recv(), plan, root))
         except (EOFError, OSError):
             return  # nobody is there any more
 
 
-def _done(task: Task, plan: Plan, root: Path) -> Outcome:
+def run_task(task: Task, plan: Plan, root: Path) -> Outcome:
+    """Run a task in this process; an exception is an outcome."""
     from .clean import read_window, run_clean, run_twin
     from .trial import run_trial
 
@@ -188,7 +195,7 @@ def _done(task: Task, plan: Plan, root: Path) -> Outcome:
             rows = run_clean(task, root)
     except Exception as error:  # noqa: BLE001 - because the other trials go on
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        outside = isinstance(error, OSError) and error.errno in _OUTSIDE
+        outside = isinstance(error, OSError) and error.errno in _FULL
     return Outcome(task, rows, reason, time.monotonic() - started, _memory(), outside)
 
 

@@ -124,6 +124,7 @@ class InjectionRecord:
         tensor: name of what was hit.
         touched: every word that was written to, in the order of the indices.
         backend: "eager" or "compiled": the same fault may do another thing in each.
+        note: what was done besides what was asked for; empty for nothing.
     """
 
     fault: int
@@ -134,6 +135,7 @@ class InjectionRecord:
     tensor: str
     touched: tuple[Touched, ...]
     backend: str = "eager"
+    note: str = ""
 
     @property
     def masked(self) -> bool:

@@ -1,34 +1,56 @@
-"""Injector: flips bits in a training run at planned steps and keeps the record."""
+"""Injector: does planned faults to a training run, and keeps the record."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import InjectionError
-from .bits import flip_bit, size_of
-from .fault import SITES, Draw, Fault, InjectionRecord, Site, Touched
-from .journal import append_journal, read_journal
+from ..options import listed
+from ..stepping import StepHooks
+from .bits import flip_bit
+from .checked import check_fault
+from .fault import Fault, InjectionRecord, Site
+from .firing import Firing
+from .hooks import SilentInCopies
+from .journal import Journal, read_journal
+from .scope import Scope
+from .sites import at_rest, gradients
+from .sites.activation import Activations, OutputGradients
+from .sites.batch import Batch
+from .sites.collective import Collective
+from .sites.site import Target
+from .taken import Missed
 
 __all__ = ["Injector", "flip_bit", "read_journal"]
 
+_ELSEWHERE = "a checkpoint's file is not part of the training"
+
 
 class Injector:
-    """Flips bits of parameters or Adam moments at rest.
+    """Injects faults into a training: into its state at rest and into what it computes.
 
-    A fault fires in the forward pre-hook of its step's training forward, so the digest taken
-    after the step before is of the sound bits, whatever the order in which guard and injector
-    were attached.
+    docs/injector.md says what each site is, and when exactly it is hit. The training's random
+    generators are left alone, and nothing waits for a device. What cannot be injected once the
+    training runs does not stop it: that is logged, and kept in `missed`.
 
     Args:
-        model, optimizer: what is trained.
+        model, optimizer: what is trained; several optimizers that step together as a sequence.
+            A Guard of them is made before, so that it sees the gradients that are injected into.
         seed: of everything that a Fault leaves open.
         run: folder that keeps the journal; a fault that stands in it does not fire again, so a
-            resumed run is not hit twice.
+            resumed run is not hit twice. None for no journal.
         first_step: number of the first step that this process runs.
+        again: whether what the journal says has fired does fire again. A persistent fault always
+            does: a defect is still there after a restart.
+        count: called for the number of the step that runs now, where somebody else counts steps;
+            by itself the injector counts the optimizers' steps, which leaves out those that a
+            gradient scaler skips.
 
     Raises:
         InjectionError: the run's journal is damaged.
@@ -37,126 +59,174 @@ class Injector:
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         *,
         seed: int,
-        run: str | Path,
+        run: str | Path | None = None,
         first_step: int = 0,
+        again: bool = False,
+        count: Callable[[], int] | None = None,
     ) -> None:
-        self.records: list[InjectionRecord] = []
-        self._parameters = dict(model.named_parameters())
-        self._optimizer = optimizer
-        self._seed = seed
-        self._rank = int(os.environ.get("RANK", 0))
-        self._run = Path(run)
-        self._journal = read_journal(self._run)
-        self._step = first_step
-        self._plan: list[Fault] = []
-        self._numbers: dict[Fault, int] = {}
-        self._handles: list[Any] = [
-            model.register_forward_pre_hook(self._before_forward),
-            optimizer.register_step_post_hook(self._after_step),
-        ]
+        optimizers = listed(optimizer)
+        self._first = self._step = first_step
+        rank = _rank()
+        journal = Journal(None if run is None else Path(run).absolute(), rank)
+        self._firing = Firing(seed, rank, journal, count or (lambda: self._step), again=again)
+        if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None):
+            self._firing.backend = "compiled"
+        self._at_rest = _at_rest(self._firing, model, optimizers)
+        self._batch = Batch(self._firing, model)
+        self._reduced = gradients.ReducedGradients(self._firing, model)
+        self._sites: dict[Site, Target] = {
+            **self._at_rest,
+            "batch": self._batch,
+            "gradient": gradients.Gradients(self._firing, model),
+            "reduced_gradient": self._reduced,
+            "activation": Activations(self._firing, model),
+            "output_gradient": OutputGradients(self._firing, model),
+            "collective": Collective(self._firing, model),
+        }
+        self._told = False  # of a forward in this step
+        self._handle: Any = model.register_forward_pre_hook(_ForwardBegins(self), with_kwargs=True)
+        self._hooks = StepHooks(optimizers, self)
+
+    def __enter__(self) -> Injector:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def records(self) -> list[InjectionRecord]:
+        """What was injected so far; on a device, as far as it can be read without waiting."""
+        return self._firing.records()
+
+    @property
+    def missed(self) -> list[Missed]:
+        """What was due and did not fire, with the reason; complete after `close`."""
+        return list(self._firing.missed)
+
+    @property
+    def plan(self) -> Mapping[int, Fault]:
+        """The faults that were added, by their numbers."""
+        return {taken.number: taken.fault for taken in self._firing.plan}
+
+    def scope(self, site: Site) -> Scope:
+        """What a fault at a site can be aimed at, and what is skipped, with the reason.
+
+        Raises:
+            InjectionError: no such site in this training.
+        """
+        return self._target(site).scope()
 
     def add(self, fault: Fault) -> Injector:
         """Plan a fault.
 
         Raises:
-            InjectionError: no such site or tensor, an index, bit or step out of range, or a fault
-                that is planned already and would be undone by its double.
+            InjectionError: no such site or tensor, an index, bit or step out of range, something
+                that cannot be done to this dtype, or a fault that is planned already and would be
+                undone by its double.
         """
-        if fault.site not in SITES:
-            raise InjectionError(f"no site {fault.site!r}", next_step=f"one of {', '.join(SITES)}")
-        if fault.step < 0:
-            raise InjectionError(f"no step {fault.step}", next_step="steps count from 0")
-        if fault in self._plan:
-            raise InjectionError(f"planned already: {fault}", next_step="give another index or bit")
-        name = self._name(fault)
-        self._check(fault, name, self._parameters[name])
-        self._plan.append(fault)
-        self._numbers[fault] = len(self._numbers)
+        check_fault(fault)
+        target = self._target(fault.site)
+        target.watch(self._firing.take(fault, target.scope(), target.check, self._first))
         return self
 
+    def revert(self) -> list[tuple[InjectionRecord, tuple[int, ...]]]:
+        """Put state at rest back to what it was, where it still is what was injected.
+
+        Returns:
+            the records of which words could not be put back, as they were written to since, with
+            the indices of these words.
+        """
+        return self._firing.revert({site: target.tensor for site, target in self._at_rest.items()})
+
     def remove(self) -> None:
-        """Remove the hooks; planned faults no longer fire."""
-        for handle in self._handles:
-            handle.remove()
+        """The same as `close`."""
+        self.close()
 
-    def _before_forward(self, *_: Any) -> None:
-        if not torch.is_grad_enabled():
-            return  # an evaluation, or the guard's shadow pass: not the training forward
-        due = [fault for fault in self._plan if fault.step == self._step]
-        for fault in due:
-            self._plan.remove(fault)
-            if not self._fired_before(fault):
-                self._fire(fault)
+    def close(self) -> None:
+        """Detach; read what is still on a device, and say what did not fire. Twice is once."""
+        if not self._hooks.attached:
+            return
+        self._hooks.settle()
+        self._hooks.remove()
+        self._handle.remove()
+        for target in self._sites.values():
+            target.close()
+        self._firing.close(self._first)
 
-    def _after_step(self, *_: Any) -> None:
+    # what the model's hook tells
+
+    def forward_begins(self, args: Any, kwargs: Any) -> Any:
+        """A training forward begins; called by the hook on the model."""
+        self._hooks.settle()
+        self._told = True
+        self._hit_state()
+        return self._batch.called_with(args, kwargs)
+
+    # what StepHooks tells
+
+    def step_begins(self, optimizer: torch.optim.Optimizer, *, has_closure: bool) -> None:
+        """The gradients of this step are about to be read."""
+        if not has_closure:
+            self._reduced.before_the_optimizer()
+
+    def step_goes_on(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer steps inside of the backward."""
+        self._reduced.before_the_optimizer()
+
+    def closure_returned(self, loss: Any) -> None:
+        """A closure has made the gradients that its optimizer is about to read."""
+        self._reduced.before_the_optimizer()
+
+    def closure_raised(self) -> None:
+        """A closure gave nothing to read."""
+
+    def step_ends(self) -> None:
+        """All optimizers have stepped."""
         self._step += 1
+        if not self._told:
+            self._firing.untold = True
+            if "torch._dynamo" in sys.modules:  # it is what swallows hooks
+                self._firing.backend = "compiled"
+            self._hit_state()  # the only moment that is told of between two steps
+        self._told = False
 
-    def _fire(self, fault: Fault) -> None:
-        draw, name = self._draw(fault), self._name(fault)
-        tensor = self._tensor(fault.site, self._parameters[name])
-        self._check(fault, name, tensor)
-        count, width = size_of(tensor)
-        index = draw.below(count, "index") if fault.index is None else fault.index
-        bit = draw.below(width, "bit") if fault.bit is None else fault.bit
-        before, after = flip_bit(tensor, index, bit)
-        record = InjectionRecord(
-            self._numbers[fault],
-            fault.site,
-            fault.step,
-            self._rank,
-            self._seed,
-            name,
-            (Touched(index, before, after),),
-        )
-        self.records.append(record)
-        append_journal(self._run, record)
+    def _hit_state(self) -> None:
+        for target in self._at_rest.values():
+            target.at_rest()
 
-    def _fired_before(self, fault: Fault) -> bool:
-        """Whether another process fired it; what this one fires leaves the plan."""
-        return any(
-            (record.site, record.step, record.rank, record.seed)
-            == (fault.site, fault.step, self._rank, self._seed)
-            and fault.tensor in (None, record.tensor)
-            and fault.index in (None, record.touched[0].index)
-            and (fault.bit is None or [fault.bit] == record.touched[0].bits)
-            for record in self._journal
-        )
+    def _target(self, site: Site) -> Target:
+        if site == "file":
+            raise InjectionError(_ELSEWHERE, next_step="corrupt it by: sdc-guard inject --file")
+        return self._sites[site]
 
-    def _draw(self, fault: Fault) -> Draw:
-        return Draw(self._seed, fault.site, fault.step, self._rank)
 
-    def _name(self, fault: Fault) -> str:
-        if fault.tensor is None:
-            names = list(self._parameters)
-            sizes = [self._parameters[name].numel() for name in names]
-            if not sum(sizes):
-                raise InjectionError("the model has no parameter to inject into")
-            return names[self._draw(fault).by_size(sizes, "tensor")]
-        if fault.tensor not in self._parameters:
-            raise InjectionError(
-                f"no parameter named {fault.tensor!r}",
-                next_step=f"one of {', '.join(self._parameters)}",
-            )
-        return fault.tensor
+class _ForwardBegins(SilentInCopies):
+    def __init__(self, injector: Injector) -> None:
+        self._injector = injector
 
-    def _tensor(self, site: Site, parameter: torch.nn.Parameter) -> torch.Tensor:
-        if site == "weight":
-            return parameter.data
-        value = self._optimizer.state.get(parameter, {}).get(site)
-        if not isinstance(value, torch.Tensor):
-            raise InjectionError(f"the optimizer keeps no {site} at step {self._step}")
-        return value
+    def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        # an evaluation, or the guard's shadow pass, is not the training forward
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return None
+        return self._injector.forward_begins(args, kwargs)
 
-    def _check(self, fault: Fault, name: str, tensor: torch.Tensor) -> None:
-        count, width = size_of(tensor)
-        if not count:
-            raise InjectionError(f"{name} of shape {list(tensor.shape)} has no element")
-        if fault.index is not None and not 0 <= fault.index < count:
-            raise InjectionError(
-                f"index {fault.index} is outside {name} of shape {list(tensor.shape)}"
-            )
-        if fault.bit is not None and not 0 <= fault.bit < width:
-            raise InjectionError(f"bit {fault.bit} is outside {name} of {tensor.dtype}")
+
+def _at_rest(
+    firing: Firing, model: torch.nn.Module, optimizers: list[torch.optim.Optimizer]
+) -> dict[Site, at_rest.AtRest]:
+    states: tuple[Site, ...] = ("exp_avg", "exp_avg_sq", "step")
+    kept = {site: at_rest.OptimizerState(firing, model, optimizers, site) for site in states}
+    return {
+        "weight": at_rest.Weights(firing, model),
+        "buffer": at_rest.Buffers(firing, model),
+        **kept,
+    }
+
+
+def _rank() -> int:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return int(os.environ.get("RANK", 0))

@@ -6,7 +6,7 @@ from functools import partial
 
 from ..archive.restore import load_checkpoint
 from ..errors import CheckpointMismatch, CheckpointUnreadable
-from ..inject.fault import Fault, InjectionRecord, Site
+from ..inject.fault import Fault, Site
 from ..inject.injector import Injector, flip_bit
 from .expected import missed
 from .line import Bench, Outcome, Trial
@@ -18,15 +18,14 @@ _KINDS: dict[Site, str] = {"weight": "param", "exp_avg": "exp_avg", "exp_avg_sq"
 
 def at_rest(site: Site, bench: Bench) -> Outcome:
     """One bit, drawn from a seed: named with tensor, element and bit in the same step."""
-    records: list[InjectionRecord] = []
+    injectors: list[Injector] = []
 
     def inject(parts: Parts) -> None:
         injector = Injector(parts.model, parts.optimizer, seed=1, run=parts.run)
-        injector.records = records
-        injector.add(Fault(site, FAULT, tensor=LAYER))
+        injectors.append(injector.add(Fault(site, FAULT, tensor=LAYER)))
 
     trained = train(bench.room(site), inject)
-    (record,) = records
+    (record,) = injectors[0].records
     found = trained.of("carried_digest")
     if not found:
         return missed("carried_digest", trained)

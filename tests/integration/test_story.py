@@ -16,6 +16,7 @@ from sdc_guard.inject.injector import flip_bit, read_journal
 
 def test_the_alert_is_in_the_same_step_with_tensor_element_and_bits(faulty_run: Path) -> None:
     (injected,) = read_journal(faulty_run)
+    (word,) = injected.touched
     with RunReader(faulty_run) as reader:
         ((step, name, severity, detail),) = reader.rows(
             "SELECT step, name, severity, detail FROM alerts JOIN layer_names USING (layer)"
@@ -26,11 +27,11 @@ def test_the_alert_is_in_the_same_step_with_tensor_element_and_bits(faulty_run: 
     assert (step, name, severity) == (27, injected.tensor, "proven")
     assert (found["kind"], found["index"], found["bits"]) == (
         "param",
-        injected.index,
-        [injected.bit],
+        word.index,
+        word.bits,
     )
-    assert int(found["before"], 16) == injected.before
-    assert int(found["after"], 16) == injected.after
+    assert int(found["before"], 16) == word.before
+    assert int(found["after"], 16) == word.after
     assert statuses == [
         (10, "clean"),
         (20, "clean"),
@@ -52,6 +53,7 @@ def test_index_lists_the_archive(faulty_run: Path) -> None:
 
 def test_run_then_verify_then_report(faulty_run: Path, tmp_path: Path) -> None:
     (injected,) = read_journal(faulty_run)
+    (word,) = injected.touched
     bracket = bisect("run", faulty_run, "--json")
     assert bracket.code == 1
     assert (bracket.json["last_clean"], bracket.json["first_corrupt"]) == (20, 30)
@@ -71,14 +73,14 @@ def test_run_then_verify_then_report(faulty_run: Path, tmp_path: Path) -> None:
     )
     (tensor,) = located["tensors"]
     assert (tensor["kind"], tensor["name"]) == ("param", injected.tensor)
-    assert (tensor["index"], tensor["bits"]) == (injected.index, [injected.bit])
-    assert int(tensor["before"], 16) == injected.before
-    assert int(tensor["after"], 16) == injected.after
+    assert (tensor["index"], tensor["bits"]) == (word.index, word.bits)
+    assert int(tensor["before"], 16) == word.before
+    assert int(tensor["after"], 16) == word.after
 
     page = tmp_path / "report.md"
     report = bisect("report", faulty_run, "-o", page)
     assert report.code == 0
-    assert f"| param | {injected.tensor} | {injected.index} | [{injected.bit}] |" in report.out
+    assert f"| param | {injected.tensor} | {word.index} | {word.bits} |" in report.out
     assert page.read_text(encoding="utf-8") == report.out
     as_json = bisect("report", faulty_run, "--json").json
     assert as_json["results"][-1]["first_corrupt"] == 27
@@ -151,20 +153,22 @@ def test_another_environment_is_not_reproducible_and_accuses_nothing(clean_run: 
 def test_a_moment_at_rest_is_located(tmp_path: Path) -> None:
     folder = train(tmp_path / "run", "--steps", 30, "--fault", "exp_avg_sq@25", "--fault-seed", 1)
     (injected,) = read_journal(folder)
+    (word,) = injected.touched
     (tensor,) = bisect("verify", folder, "--recorded", "--json").json["tensors"]
     assert (tensor["kind"], tensor["name"]) == ("exp_avg_sq", injected.tensor)
-    assert (tensor["index"], tensor["bits"]) == (injected.index, [injected.bit])
+    assert (tensor["index"], tensor["bits"]) == (word.index, word.bits)
 
 
 def test_a_fault_before_the_first_checkpoint_is_located_by_the_trace_alone(tmp_path: Path) -> None:
     folder = train(tmp_path / "run", "--steps", 20, "--fault", "weight@7", "--fault-seed", 4)
     (injected,) = read_journal(folder)
+    (word,) = injected.touched
     answer = bisect("verify", folder, "--recorded", "--json")
     assert answer.code == 1, answer.err
     assert (answer.json["first_corrupt"], answer.json["verdict"]) == (7, "undetermined")
     (tensor,) = answer.json["tensors"]
-    assert (tensor["name"], tensor["index"]) == (injected.tensor, injected.index)
-    assert int(tensor["after"], 16) == injected.after
+    assert (tensor["name"], tensor["index"]) == (injected.tensor, word.index)
+    assert int(tensor["after"], 16) == word.after
 
 
 def test_a_bit_of_a_stored_checkpoint_is_storage_and_not_the_training(
@@ -317,16 +321,17 @@ def test_the_demo_compares_with_the_injectors_record(tmp_path: Path) -> None:
     answer = guard_command("demo", "--seed", 11, "--fault", "exp_avg", "--run", tmp_path / "demo")
     assert answer.code == 0, answer.out + answer.err
     (injected,) = read_journal(tmp_path / "demo")
+    (word,) = injected.touched
     row = next(line for line in answer.out.splitlines() if line.startswith("element"))
-    assert row.split() == ["element", str(injected.index), str(injected.index), "ok"]
+    assert row.split() == ["element", str(word.index), str(word.index), "ok"]
     assert "Located what was injected." in answer.out
 
 
 def test_the_demo_fails_when_the_answer_is_another(tmp_path: Path) -> None:
     from sdc_guard.demo.story import _compare
-    from sdc_guard.inject.fault import InjectionRecord
+    from sdc_guard.inject.fault import InjectionRecord, Touched
 
-    record = InjectionRecord("weight", 27, 0, 5, "w", 7, 3, 8, 0)
+    record = InjectionRecord(0, "weight", 27, 0, 5, "w", (Touched(7, 8, 0),))
     right = {
         "first_corrupt": 27,
         "exact": True,

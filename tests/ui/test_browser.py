@@ -134,10 +134,11 @@ def training(run: Path, log: Path) -> subprocess.Popen[str]:
 
 
 def injected(run: Path) -> dict[str, Any]:
-    """What the injector itself recorded: tensor, index, bit, before, after."""
-    (line,) = (run / "inject" / "journal.jsonl").read_text().splitlines()
-    fault: dict[str, Any] = json.loads(line)
-    return fault
+    """What the injector itself recorded: tensor, index, before, after."""
+    lines = (run / "inject" / "journal.jsonl").read_text().splitlines()
+    (fault,) = (line for line in map(json.loads, lines) if line["event"] == "fired")
+    (word,) = fault["touched"]
+    return {"tensor": fault["tensor"], **word}
 
 
 def test_the_incident_is_seen_while_the_training_runs_and_afterwards(
@@ -183,7 +184,8 @@ def see_incident(page: Page, run: Path) -> None:
     row = page.get_by_role("row").filter(has_text="carried_digest").last
     change = f"0x{fault['before']:08x} → 0x{fault['after']:08x}"
     told = ["27", fault["tensor"], "carried_digest", "param"]
-    told += [str(fault["index"]), str(fault["bit"]), change, "exact"]
+    bit = (fault["before"] ^ fault["after"]).bit_length() - 1
+    told += [str(fault["index"]), str(bit), change, "exact"]
     text = re.compile("param changed between step 26 and step 27 outside the optimizer")
     expect(row.get_by_role("cell")).to_have_text([*told, text])
 

@@ -1,0 +1,1 @@
+"""Where faults are injected: a file for each kind of site."""
