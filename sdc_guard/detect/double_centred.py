@@ -14,15 +14,22 @@ them, and is not taken out. It is the two-way median polish of Tukey (1977), as 
 
 Median and MAD are renewed every `RENEWAL` steps, more often at first: in between they hold still.
 The window holds the last steps, with a gap where a value was missing or not admitted.
+
+A median over the window lags half of it behind a trend, which summed up step by step looks like a
+shift. `Scored.detrended` is z against the line through the medians of the older and the newer half
+of the window (Tukey's resistant line) instead of m.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .medians import middles, middles_of_sorted
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -36,164 +43,208 @@ _MAD_TO_SIGMA: Final = 1.4826  # the MAD of a normal distribution is σ/1.4826
 
 @dataclass(frozen=True)
 class Scored:
-    """Some steps seen against the past.
+    """Some steps seen against the past, float64 (steps, kinds, ranks, layers).
 
     Attributes:
-        residual: r, float64 (steps, ranks, layers); NaN where x is.
-        z: likewise; NaN also where there is too little past.
+        residual: r; NaN where x is.
+        z: NaN also where there is too little past.
+        detrended: of the first kind alone, z against the window's line; (steps, ranks, layers).
+            None unless asked for.
     """
 
     residual: Floats
     z: Floats
+    detrended: Floats | None
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Value at the step `begun`, and its change per step; (ranks, layers)."""
+
+    begun: int
+    value: Floats
+    slope: Floats
 
 
 @dataclass(frozen=True)
 class _Past:
-    """What `DoubleCentred.go_back` needs; arrays in it are never written to."""
+    """What is known of the window, (kinds, ranks, layers); arrays in it are never written to."""
 
     steps: int
     level: Floats
     spread: Floats
-    seen: NDArray[np.int64]
-    rejected: NDArray[np.int64]
-    overwritten: NDArray[np.float32]
+    judgeable: Bools
+    all_known: bool
+    all_judgeable: bool
+    rejected: NDArray[np.int64] | None
+    line: _Line | None
 
 
 class DoubleCentred:
-    """The recent past of all streams (rank, layer) of one measure.
+    """The recent past of all streams (kind, rank, layer).
 
     Args:
         layers: how many.
         ranks: how many; 1 for a process alone, whose ranks' median is then not taken out.
-        floor: s₀, in the unit of x: a stream that never moved is no reason to divide by zero.
+        floors: s₀ of each kind of measure, in the unit of its x: a stream that never moved is no
+            reason to divide by zero.
         warm_up: values in the window before a stream is judged.
+        trends: whether `Scored.detrended` is wanted; it is NaN until the window is full.
     """
 
     def __init__(
-        self, layers: int, *, ranks: int = 1, floor: float, warm_up: int = WARM_UP
+        self,
+        layers: int,
+        *,
+        ranks: int = 1,
+        floors: Sequence[float],
+        warm_up: int = WARM_UP,
+        trends: bool = False,
     ) -> None:
-        self._shape, self._floor, self._warm_up = (ranks, layers), floor, warm_up
+        self._shape = (len(floors), ranks, layers)
+        self._floors = np.array(floors)[:, None, None]
+        self._warm_up, self._trends = warm_up, trends
         # a row a stream, so that each lies in one piece; float32 sorts several times faster
-        self._window = np.full((ranks * layers, WINDOW), np.nan, dtype=np.float32)
-        self._steps = 0
-        self._level = np.full(self._shape, np.nan)
-        self._spread = np.full(self._shape, np.nan)
-        self._seen = np.zeros(self._shape, dtype=np.int64)
-        self._rejected = np.zeros(self._shape, dtype=np.int64)
+        self._window = np.full((len(floors) * ranks * layers, WINDOW), np.nan, dtype=np.float32)
+        unknown = np.full(self._shape, np.nan)
+        never = np.zeros(self._shape, dtype=bool)
+        self._past = _Past(0, unknown, unknown, never, False, False, None, None)
 
     @property
     def until_renewal(self) -> int:
         """Steps that may be scored together before medians are renewed; at least 1."""
-        if self._steps < RENEWAL:
-            return max(1, self._steps)
-        return RENEWAL - self._steps % RENEWAL
+        steps = self._past.steps
+        return max(1, steps) if steps < RENEWAL else RENEWAL - steps % RENEWAL
 
     @property
     def judgeable(self) -> Bools:
-        """Streams with enough past, shape (ranks, layers)."""
-        judged: Bools = self._seen >= self._warm_up
-        return judged
+        """Streams with enough past, shape (kinds, ranks, layers)."""
+        return self._past.judgeable
 
     def score(self, x: Floats) -> Scored:
         """Score some steps; nothing is changed.
 
         Args:
-            x: logarithms, shape (steps, ranks, layers), no more steps than `until_renewal`. NaN
-                for what is missing, or is not to be judged.
+            x: logarithms, shape (steps, kinds, ranks, layers), no more steps than
+                `until_renewal`. NaN for what is missing, or is not to be judged.
         """
-        residual = self._centred(x)
-        with np.errstate(invalid="ignore"):
-            z = (residual - self._level) / (self._spread + self._floor)
-        if not self.judgeable.all():
-            z = np.where(self.judgeable, z, np.nan)
-        return Scored(residual, z)
+        past, residual = self._past, self._centred(x)
+        z = (residual - past.level) / past.spread
+        if not past.all_judgeable:
+            z = np.where(past.judgeable, z, np.nan)
+        return Scored(residual, z, self._detrended(residual[:, 0]) if self._trends else None)
 
     def _centred(self, x: Floats) -> Floats:
-        if self._shape[0] > 1:
-            x = x - _median(x, axis=1)
-        if self._shape[1] < FEWEST_LAYERS:
+        if self._shape[1] > 1:
+            x = x - np.moveaxis(middles(np.moveaxis(x, 2, 3)), 3, 2)
+        if self._shape[2] < FEWEST_LAYERS:
             return x
-        known = np.isfinite(self._level).any()
-        shared = _median(x - self._level if known else x, axis=2)
-        return x - np.where(np.isfinite(shared), shared, 0.0)
+        past = self._past
+        shared = middles(x - past.level if past.steps else x)
+        if not past.all_known:  # a rank without any layer that has been seen before
+            shared = np.where(np.isfinite(shared), shared, 0.0)
+        residual: Floats = x - shared
+        return residual
+
+    def _detrended(self, residual: Floats) -> Floats:
+        line = self._past.line
+        if line is None:
+            return np.full(residual.shape, np.nan)
+        since = self._past.steps - line.begun + np.arange(len(residual))[:, None, None]
+        found: Floats = (residual - (line.value + line.slope * since)) / self._past.spread[0]
+        return found
 
     def admit(self, residual: Floats, healthy: Bools | None = None) -> Bools | None:
         """Take in steps that were scored, and renew medians if it is time to.
 
         Args:
-            residual: of `score`, all of its steps or the first few.
-            healthy: streams that raised no alarm, shape (steps, ranks, layers); None for all.
+            residual: of `score`.
+            healthy: streams that raised no alarm, like `residual`; None for all.
 
         Returns:
-            The streams, shape (ranks, layers), that were out of their limits for so long that
-            they begin anew: a shift that stands is the new level. None for none.
+            The streams, shape (kinds, ranks, layers), that were out of their limits for so long
+            that they begin anew: a shift that stands is the new level. None for none.
         """
         values = residual if healthy is None else np.where(healthy, residual, np.nan)
-        steps, flat = len(values), values.reshape(len(values), -1).T
-        self._window[:, (self._steps + np.arange(steps)) % WINDOW] = flat
-        self._steps += steps
-        anew = self._count_rejected(healthy, steps)
+        steps, before = len(values), self._past
+        self._window[:, _columns(before.steps, steps)] = values.reshape(steps, -1).T
+        rejected, anew = self._count_rejected(healthy, steps)
+        now = before.steps + steps
         if anew is not None:
             self._window[anew.ravel()] = np.nan
-            self._renew()
-        elif self._steps % RENEWAL == 0 or self._steps in (1, 2, 4, 8):
-            self._renew()
+        renew = anew is not None or now % RENEWAL == 0 or now in (1, 2, 4, 8)
+        self._past = self._renewed(now, rejected) if renew else _moved(before, now, rejected)
         return anew
 
-    def _count_rejected(self, healthy: Bools | None, steps: int) -> Bools | None:
+    def _count_rejected(
+        self, healthy: Bools | None, steps: int
+    ) -> tuple[NDArray[np.int64] | None, Bools | None]:
         """Net number of rejected steps of each stream, back to 0 as it is admitted again."""
-        if healthy is None and not self._rejected.any():
-            return None
-        out = 0 if healthy is None else (~healthy).sum(axis=0)
-        self._rejected = np.maximum(0, self._rejected + 2 * out - steps)
-        anew: Bools = self._rejected >= WINDOW
-        if not anew.any():
-            return None
-        self._rejected = np.where(anew, 0, self._rejected)
-        return anew
+        before = self._past.rejected
+        if healthy is None and before is None:
+            return None, None
+        out = np.zeros(self._shape, dtype=np.int64) if healthy is None else (~healthy).sum(axis=0)
+        rejected = np.maximum(0, (0 if before is None else before) + 2 * out - steps)
+        anew: Bools = rejected >= WINDOW
+        rejected = np.where(anew, 0, rejected)
+        return (rejected if rejected.any() else None), (anew if anew.any() else None)
 
-    def _renew(self) -> None:
+    def _renewed(self, steps: int, rejected: NDArray[np.int64] | None) -> _Past:
         ordered = np.sort(self._window, axis=1)  # NaN sorts last
         count = np.isfinite(ordered).sum(axis=1)
-        middle = _middle(ordered, count)
+        middle = middles_of_sorted(ordered, count)
         apart = np.abs(ordered - middle[:, None].astype(np.float32))
         apart.sort(axis=1)
-        self._level = middle.reshape(self._shape)
-        self._spread = (_MAD_TO_SIGMA * _middle(apart, count)).reshape(self._shape)
-        self._seen = count.reshape(self._shape)
-
-    def remember(self, steps: int) -> _Past:
-        """What `go_back` needs to undo as many steps, no more than `WINDOW`."""
-        columns = (self._steps + np.arange(steps)) % WINDOW
-        overwritten = self._window[:, columns]
+        spread = _MAD_TO_SIGMA * middles_of_sorted(apart, count).reshape(self._shape)
+        judgeable = (count >= self._warm_up).reshape(self._shape)
         return _Past(
-            self._steps, self._level, self._spread, self._seen, self._rejected, overwritten
+            steps=steps,
+            level=middle.reshape(self._shape),
+            spread=spread + self._floors,
+            judgeable=judgeable,
+            all_known=bool(count.all()),
+            all_judgeable=bool(judgeable.all()),
+            rejected=rejected,
+            line=self._through_halves(steps) if self._trends and steps >= WINDOW else None,
         )
 
-    def go_back(self, past: _Past) -> None:
-        """Undo what was admitted since."""
-        columns = (past.steps + np.arange(past.overwritten.shape[1])) % WINDOW
-        self._window[:, columns] = past.overwritten
-        self._steps, self._level, self._spread = past.steps, past.level, past.spread
-        self._seen, self._rejected = past.seen, past.rejected
+    def _through_halves(self, steps: int) -> _Line:
+        half, shape = WINDOW // 2, self._shape[1:]
+        rows = self._window[: shape[0] * shape[1]]
+        oldest_first = (steps + np.arange(WINDOW)) % WINDOW
+        older = middles(rows[:, oldest_first[:half]]).reshape(shape)
+        newer = middles(rows[:, oldest_first[half:]]).reshape(shape)
+        slope = (newer - older) / half
+        # the middle of the newer half lies (half + 1) / 2 steps before the step to come
+        return _Line(steps, newer + slope * (half + 1) / 2, slope)
+
+    def remember(self, steps: int) -> tuple[_Past, NDArray[np.float32]]:
+        """What `go_back` needs to undo as many healthy steps, no more than `WINDOW`."""
+        return self._past, self._window[:, _columns(self._past.steps, steps)].copy()
+
+    def go_back(self, remembered: tuple[_Past, NDArray[np.float32]]) -> None:
+        """Undo what was admitted since; there was no alarm in it."""
+        self._past, overwritten = remembered
+        self._window[:, _columns(self._past.steps, overwritten.shape[1])] = overwritten
 
 
-def _middle(ordered: NDArray[np.float32], count: NDArray[np.int64]) -> Floats:
-    """Median of the first `count` of each row; NaN where that is 0."""
-    rows = np.arange(len(ordered))
-    low, high = ordered[rows, np.maximum(count - 1, 0) // 2], ordered[rows, count // 2 % WINDOW]
-    middle: Floats = (low.astype(np.float64) + high) / 2
-    return middle
+def _columns(first: int, steps: int) -> slice | NDArray[np.int64]:
+    """Of the window, those of some steps: in one piece where they are."""
+    place = first % WINDOW
+    if place + steps <= WINDOW:
+        return slice(place, place + steps)
+    return (place + np.arange(steps)) % WINDOW
 
 
-def _median(values: Floats, axis: int) -> Floats:
-    """Median of what is finite along an axis, which is kept; NaN where nothing is."""
-    if np.isfinite(values).all():
-        median: Floats = np.median(values, axis=axis, keepdims=True)
-        return median
-    ordered = np.sort(values, axis=axis)
-    count = np.isfinite(ordered).sum(axis=axis, keepdims=True)
-    low = np.take_along_axis(ordered, np.maximum(count - 1, 0) // 2, axis)
-    high = np.take_along_axis(ordered, np.minimum(count // 2, values.shape[axis] - 1), axis)
-    found: Floats = np.where(count > 0, (low + high) / 2, np.nan)
-    return found
+def _moved(past: _Past, steps: int, rejected: NDArray[np.int64] | None) -> _Past:
+    """The same past at a later step; `dataclasses.replace` takes several times longer."""
+    return _Past(
+        steps,
+        past.level,
+        past.spread,
+        past.judgeable,
+        past.all_known,
+        past.all_judgeable,
+        rejected,
+        past.line,
+    )

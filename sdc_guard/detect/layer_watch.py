@@ -1,4 +1,4 @@
-"""One statistic of many layers, and of several ranks: what is out of its limits, and what is kept.
+"""Statistics of many layers, and of several ranks: what is out of its limits, and what is kept.
 
 What is out of its limits is not admitted to the past that it was judged by. A stream that stays
 out begins anew after `double_centred.WINDOW` steps: a shift that stands is one incident, and then
@@ -7,6 +7,7 @@ the level of that stream.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,42 +16,73 @@ import numpy as np
 from .double_centred import RENEWAL, Bools, DoubleCentred, Floats
 from .peaks import PeakThreshold, Tail
 
+LOWEST: Final = 4.0  # σ; what is nearer is not worth telling, be it ever so rare
 _SEPARATE: Final = 25  # steps without an alarm between two that count as separate for the tail
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Some steps judged.
+class Kind:
+    """One statistic.
 
     Attributes:
-        residual: float64 (steps, ranks, layers), see `double_centred`.
-        score: likewise; signed, NaN where nothing was judged.
-        over: |score| above the threshold.
+        name: of it.
+        floor: s₀ of `double_centred`, in the unit of the statistic.
+        tail: calibrated, of the |score| of a single stream.
+    """
+
+    name: str
+    floor: float
+    tail: Tail
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Some steps judged, (steps, kinds, ranks, layers).
+
+    Attributes:
+        residual: float64, see `double_centred`.
+        score: float64, signed, NaN where nothing was judged.
+        over: |score| above the threshold; None where nothing is.
+        detrended: see `double_centred.Scored`.
     """
 
     residual: Floats
     score: Floats
-    over: Bools
+    over: Bools | None
+    detrended: Floats | None
 
 
 class LayerWatch:
-    """Scores, thresholds and the past of one statistic.
+    """Scores, thresholds and the past of some statistics.
 
     Args:
+        kinds: of statistics.
         layers: how many.
         ranks: how many are compared with each other; 1 for a process alone.
-        floor: s₀ of `double_centred`.
-        tail: calibrated, of the score of a single stream.
-        budget: probability with which a healthy step may raise an alarm; None for never.
+        budget: probability with which a healthy step may raise an alarm by one of the kinds; None
+            for never.
+        trends: whether `Judged.detrended` is wanted.
     """
 
     def __init__(
-        self, layers: int, *, ranks: int = 1, floor: float, tail: Tail, budget: float | None
+        self,
+        kinds: Sequence[Kind],
+        layers: int,
+        *,
+        ranks: int = 1,
+        budget: float | None,
+        trends: bool = False,
     ) -> None:
-        self.past = DoubleCentred(layers, ranks=ranks, floor=floor)
-        self.threshold = PeakThreshold(budget, tail.of_the_largest(ranks * layers))
+        self.past = DoubleCentred(
+            layers, ranks=ranks, floors=[kind.floor for kind in kinds], trends=trends
+        )
+        self.thresholds = [
+            PeakThreshold(budget, kind.tail.of_the_largest(ranks * layers), LOWEST)
+            for kind in kinds
+        ]
+        self._limits = self._values()
         self._steps = 0
-        self._alarmed = -_SEPARATE  # step of the newest alarm
+        self._alarmed = np.full(len(kinds), -_SEPARATE)  # step of the newest alarm
 
     @property
     def at_once(self) -> int:
@@ -61,60 +93,54 @@ class LayerWatch:
         """Judge some steps; nothing is changed.
 
         Args:
-            x: float64 (steps, ranks, layers), no more steps than `at_once`; NaN for what is not
-                to be judged.
+            x: float64 (steps, kinds, ranks, layers), no more steps than `at_once`; NaN for what is
+                not to be judged.
         """
         scored = self.past.score(x)
-        with np.errstate(invalid="ignore"):
-            over = np.abs(scored.z) > self.threshold.value
-        return Judged(scored.residual, scored.z, over)
+        over = np.abs(scored.z) > self._limits
+        return Judged(scored.residual, scored.z, over if over.any() else None, scored.detrended)
 
-    def admit(self, judged: Judged, spared: Bools | None = None) -> Bools | None:
+    def admit(self, judged: Judged) -> Bools | None:
         """Take in steps that were judged.
 
-        Args:
-            judged: all of the steps.
-            spared: streams not to be admitted for another reason, like `over`; None for none.
-
         Returns:
-            Streams that begin anew, bool (ranks, layers); None for none.
+            Streams that begin anew, bool (kinds, ranks, layers); None for none.
         """
-        alarms = bool(judged.over.any())
-        out = judged.over if spared is None else judged.over | spared
-        anew = self.past.admit(judged.residual, ~out if alarms or spared is not None else None)
-        self.threshold.take(self._separate(largest(judged.score), judged.over, alarms=alarms))
-        self._steps += len(judged.score)
+        anew = self.past.admit(judged.residual, None if judged.over is None else ~judged.over)
+        scores = np.abs(judged.score).reshape(*judged.score.shape[:2], -1)
+        peaks = np.fmax.reduce(scores, axis=2, initial=np.nan)
+        if judged.over is not None:
+            over: Bools = np.logical_or.reduce(judged.over, axis=(2, 3))
+            peaks = self._separate(peaks, over)
+        self._steps += len(peaks)
+        for threshold, of_kind in zip(self.thresholds, peaks.T, strict=True):
+            threshold.take(of_kind)
         if self._steps % RENEWAL == 0:
-            self.threshold.renew()
+            renewed = [threshold.renew() for threshold in self.thresholds]
+            self._limits = self._values() if any(renewed) else self._limits
         return anew
 
-    def _separate(self, peaks: Floats, over: Bools, *, alarms: bool) -> Floats:
-        """Peaks of the steps, NaN for an alarm that goes on."""
-        if not alarms:
-            return peaks
+    def _separate(self, peaks: Floats, over: Bools) -> Floats:
+        """Peaks of the steps, NaN for an alarm that goes on; (steps, kinds)."""
         peaks = peaks.copy()
-        for place in np.flatnonzero(over.any(axis=(1, 2))):
+        for place, kind in np.argwhere(over):
             step = self._steps + int(place)
-            if step - self._alarmed < _SEPARATE:
-                peaks[place] = np.nan
-            self._alarmed = step
+            if step - self._alarmed[kind] < _SEPARATE:
+                peaks[place, kind] = np.nan
+            self._alarmed[kind] = step
         return peaks
+
+    def _values(self) -> Floats:
+        return np.array([threshold.value for threshold in self.thresholds])[:, None, None]
 
     def remember(self, steps: int) -> tuple[Any, ...]:
         """What `go_back` needs to undo as many steps without an alarm."""
-        return self.past.remember(steps), self.threshold.remember(steps), self._steps
+        thresholds = [threshold.remember(steps) for threshold in self.thresholds]
+        return self.past.remember(steps), thresholds, self._limits, self._steps
 
     def go_back(self, remembered: tuple[Any, ...]) -> None:
         """Undo what was admitted since; there was no alarm in it."""
-        past, threshold, self._steps = remembered
+        past, thresholds, self._limits, self._steps = remembered
         self.past.go_back(past)
-        self.threshold.go_back(threshold)
-
-
-def largest(scores: Floats) -> Floats:
-    """The largest |score| of each step, shape (steps,); NaN where there is none."""
-    flat = np.abs(scores).reshape(len(scores), -1)
-    if not flat.shape[1]:
-        return np.full(len(flat), np.nan)
-    most: Floats = np.fmax.reduce(flat, axis=1)
-    return most
+        for threshold, of_threshold in zip(self.thresholds, thresholds, strict=True):
+            threshold.go_back(of_threshold)

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 SHARE: Final = 0.05  # of the steps are peaks: u is the 95 % quantile
 KEPT: Final = 4096  # newest steps that the tail is fitted to
 FEWEST: Final = 256  # steps before which the calibrated tail holds
-REFIT: Final = 64  # steps from one fit to the next
+REFIT: Final = (64, 512)  # steps from one fit to the next: an eighth of those seen, within these
 PRIOR_PEAKS: Final = 100
 # A shape below 0 has an end, which few values place too low; from 1/2 on the moments that the fit
 # is made of have no variance.
@@ -127,7 +127,7 @@ class PeakThreshold:
     def __init__(self, budget: float | None, prior: Tail, lowest: float = 0.0) -> None:
         self._budget, self._prior, self._lowest = budget, prior, lowest
         self._values = np.full(KEPT, np.nan)
-        self._count = self._fitted = 0
+        self._count, self._due = 0, FEWEST
         self.tail = prior
         self.value = math.inf if budget is None else self._limit(budget)
 
@@ -137,30 +137,42 @@ class PeakThreshold:
         Args:
             peaks: shape (steps,), in the order of the steps.
         """
+        if self._budget is None:
+            return
         finite = peaks[np.isfinite(peaks)]
-        if not finite.size or self._budget is None:
+        if not finite.size:
             return
         finite = np.minimum(finite[-KEPT:], self.value)
-        self._values[(self._count + np.arange(len(finite))) % KEPT] = finite
+        self._values[_places(self._count, len(finite))] = finite
         self._count += len(finite)
 
-    def renew(self) -> None:
-        """Fit the tail again, if enough has been seen since the last time."""
-        if self._budget is None or self._count < max(FEWEST, self._fitted + REFIT):
-            return
-        self._fitted = self._count
+    def renew(self) -> bool:
+        """Fit the tail again, if enough has been seen since the last time; whether it was."""
+        if self._budget is None or self._count < self._due:
+            return False
+        self._due = self._count + min(max(self._count // 8, REFIT[0]), REFIT[1])
         self.tail = tail_of(self._values[: min(self._count, KEPT)], self._prior)
         self.value = self._limit(self._budget)
+        return True
 
     def _limit(self, budget: float) -> float:
         return max(self._lowest, self.tail.exceeded_with(budget))
 
     def remember(self, steps: int) -> tuple[Any, ...]:
         """What `go_back` needs to undo `take` of as many steps."""
-        places = (self._count + np.arange(min(steps, KEPT))) % KEPT
-        return self._count, self._fitted, self.tail, self.value, places, self._values[places]
+        places = _places(self._count, min(steps, KEPT))
+        values = self._values[places].copy()
+        return self._count, self._due, self.tail, self.value, places, values
 
     def go_back(self, remembered: tuple[Any, ...]) -> None:
         """Undo what was taken in since."""
-        self._count, self._fitted, self.tail, self.value, places, values = remembered
+        self._count, self._due, self.tail, self.value, places, values = remembered
         self._values[places] = values
+
+
+def _places(first: int, count: int) -> slice | NDArray[np.int64]:
+    """Of the newest values, in one piece where they are."""
+    place = first % KEPT
+    if place + count <= KEPT:
+        return slice(place, place + count)
+    return (place + np.arange(count)) % KEPT

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from .cusum import Cusum, larger
 from .double_centred import RENEWAL, Bools, Floats
-from .layer_watch import largest
 from .peaks import PeakThreshold, Tail
+
+# Half as much as a shift of two σ brings in half of a window, in which it is still a shift
+LOWEST: Final = 24.0
 
 
 @dataclass(frozen=True)
@@ -20,13 +22,13 @@ class JudgedShift:
     Attributes:
         up, down: the sums after each step.
         score: the larger sum, negative for a shift downwards; NaN where there is no z.
-        over: |score| above the threshold.
+        over: |score| above the threshold; None where nothing is.
     """
 
     up: Floats
     down: Floats
     score: Floats
-    over: Bools
+    over: Bools | None
 
 
 class ShiftWatch:
@@ -41,7 +43,7 @@ class ShiftWatch:
 
     def __init__(self, layers: int, *, ranks: int = 1, tail: Tail, budget: float | None) -> None:
         self._cusum = Cusum((ranks, layers))
-        self.threshold = PeakThreshold(budget, tail.of_the_largest(ranks * layers))
+        self.threshold = PeakThreshold(budget, tail.of_the_largest(ranks * layers), LOWEST)
         self._steps = 0
 
     def judge(self, z: Floats) -> JudgedShift:
@@ -52,9 +54,8 @@ class ShiftWatch:
         """
         up, down = self._cusum.after(z)
         score = np.where(np.isfinite(z), larger(up, down), np.nan)
-        with np.errstate(invalid="ignore"):
-            over = np.abs(score) > self.threshold.value
-        return JudgedShift(up, down, score, over)
+        over = np.abs(score) > self.threshold.value
+        return JudgedShift(up, down, score, over if over.any() else None)
 
     def admit(self, judged: JudgedShift, anew: Bools | None = None) -> None:
         """Take in steps that were judged; what raised an alarm begins at zero again.
@@ -64,7 +65,7 @@ class ShiftWatch:
             anew: further streams that do, bool (ranks, layers).
         """
         self._cusum.move_to(judged.up[-1], judged.down[-1])
-        if judged.over.any():
+        if judged.over is not None:
             told: Bools = np.logical_or.reduce(judged.over, axis=0)
             self._cusum.restart(told)
         if anew is not None:
@@ -83,3 +84,10 @@ class ShiftWatch:
         up, down, threshold, self._steps = remembered
         self._cusum.move_to(up, down)
         self.threshold.go_back(threshold)
+
+
+def largest(scores: Floats) -> Floats:
+    """The largest |score| of each step, shape (steps,); NaN where there is none."""
+    flat = np.abs(scores).reshape(len(scores), -1)
+    most: Floats = np.fmax.reduce(flat, axis=1, initial=np.nan)
+    return most

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,25 +50,17 @@ class StepSignals:
         )
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """What is judged, float64, shape (steps, layers); NaN for what is not.
-
-    Attributes:
-        norm: log of the norm. A true zero gradient and a missing one are not small norms.
-        peak: log of max|g| over the norm: 0 if one element is all there is.
-        zeros: log-odds of an element to be zero, (zeros + ½) / (others + ½).
-        total: log of the norm of all layers together, shape (steps,).
-    """
-
-    norm: Floats
-    peak: Floats
-    zeros: Floats
-    total: Floats
+LAYER_STATISTICS: Final = ("norm", "peak", "zeros")
 
 
-def statistics_of(signals: StepSignals, numel: Ints, been_zero: Bools | None = None) -> Statistics:
-    """The statistics of some steps.
+def layer_statistics(signals: StepSignals, numel: Ints, been_zero: Bools | None = None) -> Floats:
+    """What is judged of each layer, float64 (steps, 3, layers); NaN for what is not.
+
+    In the order of `LAYER_STATISTICS`:
+
+    * log of the norm. A true zero gradient and a missing one are not small norms.
+    * log of max|g| over the norm: 0 if one element is all there is.
+    * log-odds of an element to be exactly zero, (zeros + ½) / (others + ½).
 
     Args:
         signals: with an axis of steps.
@@ -74,26 +68,47 @@ def statistics_of(signals: StepSignals, numel: Ints, been_zero: Bools | None = N
         been_zero: bool (layers,), layers known to be entirely zero at times, as an expert is that
             no token was sent to: then their share of zeros says nothing.
     """
-    bad = signals.nonfinite > 0
-    present = np.isfinite(signals.norms) & ~bad
-    usable = present & (signals.norms > 0)
-    logs = _log(signals.norms, usable)
-    entirely = present & (signals.norms == 0)
-    counted = present
-    if entirely.any():
-        all_at_once = entirely.sum(axis=1) >= _MOST_AT_ONCE * present.sum(axis=1)
-        known = np.zeros(len(numel), dtype=bool) if been_zero is None else been_zero
-        counted = present & ~(entirely & (all_at_once[:, None] | known))
+    norms = signals.norms
+    steps, layers = norms.shape
+    found = np.empty((steps, len(LAYER_STATISTICS), layers))
+    if signals.nonfinite.any():
+        norms = np.where(signals.nonfinite > 0, np.nan, norms)
+    np.log(norms, out=found[:, 0])
+    np.log(signals.max_abs, out=found[:, 1])
+    found[:, 1] -= found[:, 0]
     odds = (signals.zeros + 0.5) / (np.maximum(numel - signals.zeros, 0) + 0.5)
-    squares = np.square(np.where(present, signals.norms, 0.0)).sum(axis=1)
-    whole = (squares > 0) & ~bad.any(axis=1)
-    return Statistics(
-        norm=logs,
-        peak=_log(signals.max_abs, usable & (signals.max_abs > 0)) - logs,
-        zeros=_log(odds, counted),
-        total=_log(squares, whole) / 2,
-    )
+    np.log(odds, out=found[:, 2])
+    if not (norms > 0).all():
+        _leave_out(found, norms, been_zero)
+    return found
 
 
-def _log(values: Floats, where: Bools) -> Floats:
-    return np.log(values, where=where, out=np.full(values.shape, np.nan))
+def _leave_out(found: Floats, norms: Floats, been_zero: Bools | None) -> None:
+    """Put NaN where a layer has no gradient, one that is not finite, or nothing but zeros."""
+    usable = np.isfinite(norms) & (norms > 0)
+    found[:, :2][~np.broadcast_to(usable[:, None], found[:, :2].shape)] = np.nan
+    present, entirely = np.isfinite(norms), norms == 0
+    all_at_once = entirely.sum(axis=1) >= _MOST_AT_ONCE * present.sum(axis=1)
+    said_nothing = all_at_once[:, None] if been_zero is None else all_at_once[:, None] | been_zero
+    found[:, 2][~present | (entirely & said_nothing)] = np.nan
+
+
+def log_total_norm(signals: StepSignals) -> Floats:
+    """Log of the norm of all layers together, float64 (steps,); NaN where that is not finite or 0.
+
+    Layers without a gradient are passed over.
+    """
+    squares = np.square(signals.norms)
+    if np.isnan(squares).any():
+        squares = np.where(np.isnan(signals.norms) & (signals.nonfinite == 0), 0.0, squares)
+    total = squares.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(total) / 2
+    return np.where(np.isfinite(logs), logs, np.nan)
+
+
+def log_losses(losses: Sequence[float | None]) -> Floats:
+    """Logs of the losses, float64 (steps,); NaN for what is not positive and finite."""
+    values = np.array([math.nan if loss is None else loss for loss in losses], dtype=np.float64)
+    usable = np.isfinite(values) & (values > 0)
+    return np.log(values, where=usable, out=np.full(values.shape, np.nan))
