@@ -10,8 +10,9 @@ import numpy as np
 from .reading import Said
 from .series import Floats
 
-# detectors that look at gradients and the loss, by the beginnings of their names
-_STATISTICS = ("norm_", "gradient_", "global_norm", "nonfinite_")
+# detectors that look at gradients and the loss: by their names, or the beginnings of these
+_STATISTICS = frozenset({"global_norm", "loss"})
+_STATISTICS_OF = ("norm_", "gradient_", "nonfinite_")
 
 
 @dataclass(frozen=True)
@@ -72,4 +73,6 @@ def evidence_of(alert: Said) -> str:
     """
     if alert.severity == "proven":
         return "audit" if alert.detector == "step_audit" else "digests"
-    return "statistics" if alert.detector.startswith(_STATISTICS) else "checks"
+    if alert.detector in _STATISTICS or alert.detector.startswith(_STATISTICS_OF):
+        return "statistics"
+    return "checks"

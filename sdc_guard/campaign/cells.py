@@ -24,6 +24,11 @@ def rate(content: dict[str, Any] | None) -> str:
     return f"{percent(content['share'])} ({low:.0f} to {high:.0f})"
 
 
+def exact(content: dict[str, Any] | None) -> str:
+    """A share without its interval, of what finds all or nothing: `100 %`."""
+    return percent(content["share"]) if content and content["of"] else NONE
+
+
 def part(content: dict[str, Any] | None) -> str:
     """A count of few: `9 of 12`."""
     return f"{content['hits']} of {content['of']}" if content and content["of"] else NONE
@@ -41,7 +46,9 @@ def false(content: dict[str, Any]) -> str:
     if not content["steps"]:
         return NONE
     rate, low, high = (1e4 * content[key] for key in ("rate", "low", "high"))
-    return f"{rate:.3g} ({low:.2g} to {high:.2g})"
+    return f"{rate:.3g} ({max(low, 0.0):.2g} to {high:.3g})" if low > 1e-9 else (
+        f"{rate:.3g} (0 to {high:.3g})"
+    )
 
 
 def number(value: float | None) -> str:

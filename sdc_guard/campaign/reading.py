@@ -46,7 +46,8 @@ _TRIAL_ALERTS: Final = (
     f" FROM trial_alerts JOIN trials USING (trial) WHERE {_GROUP} ORDER BY ALL"
 )
 _FAILED: Final = (
-    "SELECT error, count(*) FROM trials WHERE status = 'failed' GROUP BY error ORDER BY ALL"
+    "SELECT min(error), count(*) FROM trials WHERE status = 'failed'"
+    " GROUP BY regexp_replace(error, '[0-9]+', '', 'g') ORDER BY 2 DESC, 1"
 )
 
 Columns = dict[str, Any]
@@ -180,7 +181,7 @@ class CampaignFile:
         return dict(self._rows("SELECT name, value FROM environment ORDER BY name"))
 
     def failed(self) -> list[tuple[str, int]]:
-        """Why trials failed, and how many."""
+        """Why trials failed, and how many; what differs in a number is one."""
         return [(str(error), int(count)) for error, count in self._rows(_FAILED)]
 
     def clean_runs(self, purpose: str, model: str) -> Iterator[CleanRecord]:

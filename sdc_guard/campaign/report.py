@@ -9,6 +9,7 @@ from ..errors import UsageError
 from . import cells
 from .conditions import conditions
 from .outcomes import AFTERWARDS, AUDIT, CHECKS, DIGESTS, LIVE, MANIFEST
+from .tables import EFFECTS, FILE_EFFECTS
 from .unseen import unseen
 
 BEGIN: Final = "<!-- scoreboard: generated from here on; edit above or below -->"
@@ -70,11 +71,12 @@ def _opening(numbers: Numbers) -> str:
 
 def _site_row(row: Numbers) -> list[str]:
     recall = row["recall"]
-    shown = [cells.rate(recall[name]["recall"]) if name in recall else cells.NONE
-             for name in ("sensor", "best baseline", DIGESTS, CHECKS, MANIFEST)]  # fmt: skip
+    shares = [cells.rate(recall[name]["recall"]) if name in recall else cells.NONE
+              for name in ("sensor", "best baseline")]  # fmt: skip
     return [
         f"{row['counted']}",
-        *shown,
+        *shares,
+        *(cells.exact(recall[name]["recall"]) for name in (DIGESTS, CHECKS, MANIFEST)),
         cells.part(recall[AUDIT]["recall"]),
         cells.rate(recall[LIVE]["recall"]),
         cells.rate(recall[AFTERWARDS]["recall"]),
@@ -177,7 +179,7 @@ def _parts(numbers: Numbers) -> list[str]:
 
 def _effects(numbers: Numbers) -> list[str]:
     rows = [[row["effect"] or "none", row["injected"], *_site_row(row)]
-            for row in numbers["effects"]]  # fmt: skip
+            for row in sorted(numbers["effects"], key=_severity)]  # fmt: skip
     return [
         "## By what became of them",
         "*Masked*: no bit of the state ever differed, so there is nothing to find. *Drift*: the"
@@ -187,8 +189,15 @@ def _effects(numbers: Numbers) -> list[str]:
     ]
 
 
+def _severity(row: Numbers) -> int:
+    """Place of an effect, from the least."""
+    known = (*EFFECTS, *FILE_EFFECTS[1:])
+    return known.index(row["effect"]) if row["effect"] in known else len(known)
+
+
 def _kinds(numbers: Numbers) -> list[str]:
-    rows = [[f"{row['kind']} ({row['mix']})", *_site_row(row)] for row in numbers["kinds"]]
+    kinds = sorted(numbers["kinds"], key=lambda row: (row["mix"] != "uniform", row["kind"]))
+    rows = [[f"{row['kind']} ({row['mix']})", *_site_row(row)] for row in kinds]
     return [
         "## By kind of fault",
         "Of all sites but checkpoint files.",

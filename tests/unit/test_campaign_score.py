@@ -148,6 +148,7 @@ def test_the_earliest_of_several_names_a_layer_if_one_does() -> None:
         ("global_norm", "suspect", "statistics"),
         ("norm_ratio", "suspect", "statistics"),
         ("nonfinite_loss", "suspect", "statistics"),
+        ("loss", "suspect", "statistics"),
         ("loss_scale", "suspect", "checks"),
         ("update_limit", "suspect", "checks"),
     ],

@@ -13,6 +13,7 @@ from ..series import Counts, Floats, SignalSeries
 
 SENSOR: Final = "sensor"
 PUBLISHED: Final = 1.0  # the sensor's own alarm: a score beyond its own threshold
+_WHOLE: Final = ("total", "loss")  # of the step, not of its layers
 PARTS: Final = tuple(f"sensor: {name}" for name in STATISTICS)
 
 
@@ -40,13 +41,13 @@ class SensorEntry:
         shape = (len(series), series.layers + 1)
         found = {name: np.full(shape, np.nan) for name in (SENSOR, *PARTS)}
         for row, step in enumerate(series.steps):
-            signals = _signals(series, row)
-            scores, limits = self._sensor.scores(signals), self._sensor.thresholds
+            signals, loss = _signals(series, row), float(series.loss[row])
+            scores, limits = self._sensor.scores(signals, loss), self._sensor.thresholds
             for name, part in zip(STATISTICS, PARTS, strict=True):
-                columns = slice(-1, None) if name == "total" else slice(0, -1)
+                columns = slice(-1, None) if name in _WHOLE else slice(0, -1)
                 found[part][row, columns] = np.abs(getattr(scores, name))
                 found[SENSOR][row] = np.fmax(found[SENSOR][row], found[part][row] / limits[name])
-            self._sensor.judge(int(step), signals, float(series.loss[row]))
+            self._sensor.judge(int(step), signals, loss)
         return found
 
     def branch(self) -> SensorEntry:
