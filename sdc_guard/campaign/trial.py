@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..archive.manifest import Manifest
 from ..archive.save import STATE_FILE
+from ..errors import InjectionError
 from ..inject.fault import InjectionRecord, Touched
 from ..inject.injector import Injector
 from ..plain_json import plain
@@ -112,27 +113,25 @@ def _train(trial: Trial, window: Window, folder: Path) -> _Trained:
     training = build(trial.model, trial.seed)
     training.restore(window.state)
     hashes: dict[int, dict[str, str]] = {}
-    injector = None
     with ExitStack() as attached:
-        if trial.fault is not None and trial.site != "file":
-            # before the guard: a fault at rest comes before the guard looks again
-            injector = Injector(
-                training.model, training.optimizer,
-                seed=trial.draws, run=folder / "injected", first_step=first,
-            )  # fmt: skip
-            attached.callback(injector.remove)
-            injector.add(trial.fault)
         guard = attached.enter_context(
             attach(
                 training, folder, first_step=first, digests=True,
                 audited=trial.audited, sensor=window.sensor,
             )
         )  # fmt: skip
+        # after the guard, and so before it: see Injector
+        injector = Injector(training.model, training.optimizer, seed=trial.draws, first_step=first)
+        attached.enter_context(injector)
+        if trial.fault is not None and trial.site != "file":
+            injector.add(trial.fault)
         for step in range(first, last + 1):
             training.step(guard)
             hashes[step] = training.hashes()
         checkpoint = guard.checkpoint(training.state(), last)
-    return _Trained(hashes, injector.records if injector else [], checkpoint, guard.health.errors)
+    if injector.missed:
+        raise InjectionError(f"not injected: {injector.missed[0].reason}")
+    return _Trained(hashes, injector.records, checkpoint, guard.health.errors)
 
 
 def _hit(records: Sequence[InjectionRecord], layers: dict[str, int]) -> Row:

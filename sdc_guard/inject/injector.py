@@ -87,7 +87,10 @@ class Injector:
             "collective": Collective(self._firing, model),
         }
         self._told = False  # of a forward in this step
-        self._handle: Any = model.register_forward_pre_hook(_ForwardBegins(self), with_kwargs=True)
+        # first, so that a guard that was made before compares what is hit here, buffers too
+        self._handle: Any = model.register_forward_pre_hook(
+            _ForwardBegins(self), prepend=True, with_kwargs=True
+        )
         self._hooks = StepHooks(optimizers, self)
 
     def __enter__(self) -> Injector:
