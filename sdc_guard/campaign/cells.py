@@ -45,10 +45,12 @@ def false(content: dict[str, Any]) -> str:
     """False incidents in 10,000 steps, and the interval: `2.5 (0.7 to 9.1)`."""
     if not content["steps"]:
         return NONE
-    rate, low, high = (1e4 * content[key] for key in ("rate", "low", "high"))
-    return f"{rate:.3g} ({max(low, 0.0):.2g} to {high:.3g})" if low > 1e-9 else (
-        f"{rate:.3g} (0 to {high:.3g})"
-    )
+    return "{} ({} to {})".format(*(_few(1e4 * content[key]) for key in ("rate", "low", "high")))
+
+
+def _few(value: float) -> str:
+    """Two significant digits, or a whole number."""
+    return f"{value:,.0f}" if value >= 10 or value < 1e-6 else f"{value:.2g}"
 
 
 def number(value: float | None) -> str:

@@ -11,12 +11,15 @@ from ..errors import UsageError
 _NEEDED: Final = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
 
 
-def check_installed() -> None:
+def check_publishable(page: Path) -> None:
     """Raise before a long campaign what would be raised after it.
 
     Raises:
-        UsageError: scikit-learn or matplotlib is missing.
+        UsageError: scikit-learn or matplotlib is missing; the page has no place for a report.
     """
+    from .report import check_place
+
+    check_place(page)
     missing = [name for module, name in _NEEDED.items() if find_spec(module) is None]
     if missing:
         raise UsageError(
@@ -40,7 +43,7 @@ def publish(file: Path, page: Path) -> dict[str, Any]:
             the page has no place for a report.
         OSError: the page cannot be written.
     """
-    check_installed()
+    check_publishable(page)
     from .figure import draw
     from .report import markdown, write_into
     from .score import score

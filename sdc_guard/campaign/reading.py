@@ -217,11 +217,11 @@ class CampaignFile:
         found = []
         for columns in self._rows(_TRIALS, **which):
             trial, *middle, hit, effect, differs, replay, manifest, errors = columns
-            site, mix, kind, fault_step, audited, fired, changed = middle
+            site, mix, kind, fault, audited, fired, changed = middle
             series = _series(_only(losses, trial), _only(signals, trial), numel)
             found.append(
                 TrialRecord(
-                    trial, group.model, group.seed, group.snapshot, site, mix, kind, fault_step or 0,
+                    trial, group.model, group.seed, group.snapshot, site, mix, kind, fault or 0,
                     bool(audited), bool(fired), bool(changed), frozenset(hit or ()), effect,
                     differs, replay, bool(manifest), errors or 0, series,
                     tuple(said.get(trial, ())),

@@ -33,18 +33,32 @@ def markdown(numbers: Numbers, figure: str | None = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def check_place(page: Path) -> None:
+    """See that a page has the two markers, if it is there.
+
+    Raises:
+        UsageError: it has not, or is not text.
+    """
+    if page.exists():
+        _around(page)
+
+
 def write_into(page: Path, generated: str) -> None:
     """Put the generated part between the page's two markers; a page that is not there is begun.
 
     Raises:
-        UsageError: the page has other text and no markers.
+        UsageError: the page has no such markers, or is not text.
     """
-    block = f"{BEGIN}\n\n{generated}\n{END}\n"
-    if not page.exists():
-        page.write_text(f"# Scoreboard\n\n{block}", encoding="utf-8")
-        return
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
+    before, after = _around(page) if page.exists() else ("# Scoreboard\n\n", "\n")
+    page.write_text(f"{before}{BEGIN}\n\n{generated}\n{END}{after}", encoding="utf-8")
+
+
+def _around(page: Path) -> tuple[str, str]:
+    """What is before the first marker, and after the second."""
+    try:
+        before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    except UnicodeDecodeError as error:
+        raise UsageError("this page is not UTF-8 text", where=str(page)) from error
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise UsageError(
@@ -52,7 +66,7 @@ def write_into(page: Path, generated: str) -> None:
             where=str(page),
             next_step=f"put the lines {BEGIN} and {END} where it belongs",
         )
-    page.write_text(before + block + after.removeprefix("\n"), encoding="utf-8")
+    return before, after
 
 
 def _opening(numbers: Numbers) -> str:

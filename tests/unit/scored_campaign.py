@@ -43,7 +43,8 @@ def entries(numel: Counts) -> list[Entry]:
 # each trial: columns, changes of a signal (name, step, layer, value), alerts (detector, severity,
 # step, layer); the site is that of the fault
 TRIALS: dict[int, tuple[dict[str, Any], list[tuple[str, int, int, float]], list[Any]]] = {
-    -1: ({"site": "none", "mix": "none", "fired": False, "changed": False, "fault_step": None}, [], [USUAL]),
+    -1: ({"site": "none", "mix": "none", "fired": False, "changed": False, "fault_step": None},
+         [], [USUAL]),
     0: ({"site": "weight", "layers_hit": [1]}, [], [("carried_digest", "proven", FAULT, 1)]),
     1: ({"site": "gradient", "layers_hit": [2], "replay_step": FAULT},
         [("norm", FAULT, 2, 50.0)], []),
