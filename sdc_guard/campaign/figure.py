@@ -155,7 +155,7 @@ def _words(
         for one in series
     ]  # fmt: skip
     figure.legend(
-        handles=handles, loc="center left", bbox_to_anchor=(left - 0.006, 1 - 0.68 / height),
+        handles=handles, loc="center left", bbox_to_anchor=(left + 0.001, 1 - 0.68 / height),
         ncols=len(series), frameon=False, fontsize=9, labelcolor=_INK, handlelength=1.8,
         columnspacing=1.6, borderpad=0, borderaxespad=0,
     )  # fmt: skip

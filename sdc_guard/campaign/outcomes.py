@@ -46,12 +46,12 @@ class Outcome:
 
     @property
     def counted(self) -> bool:
-        """Whether there is anything to find: bits changed, and with them what was trained or saved.
+        """Whether there is anything to find: a bit of what was trained or saved is another one.
 
         A fault that left every bit of state, and of the checkpoint, as it would have been is
         masked, and nobody's to find.
         """
-        return self.trial.changed and self.trial.effect not in _UNCOUNTED
+        return self.trial.effect not in _UNCOUNTED
 
     def found_by(self, name: str, *, alone: bool = False) -> Catch | None:
         """The first alarm of a detector at the budget, or of a kind of evidence.

@@ -150,7 +150,9 @@ def _detectors(numbers: Numbers) -> list[str]:
     return [
         "## Detectors at the same budget",
         "Over the faults of all sites but checkpoint files, which no statistic of gradients can"
-        " see. False incidents are those that were counted in the judging runs. *Area*: under the"
+        " see. False incidents are those that were counted in the judging runs. *In the same step*:"
+        " statistics of gradients are read before the optimizer's step, so that a policy can leave"
+        " it out; all other alarms came before the checkpoint at the trial's end. *Area*: under the"
         " curve of recall against false alarms, up to 5 % of healthy windows, where 0.5 is chance,"
         " by model. *Only*: faults that one found and the other missed; *p*: of so unequal numbers"
         " by chance (McNemar, exact).",
