@@ -393,7 +393,10 @@ def campaign(
         out, plan, trials, workers or os.cpu_count() or 1,
         lambda line: click.echo(f"sdc-guard: {line}", err=True),
     )  # fmt: skip
-    scored = {} if page is None else {"scoreboard": publish(file_of(out), page)}
+    scored = {}
+    if page is not None:
+        click.echo(f"sdc-guard: scoring every detector for {page}", err=True)
+        scored = {"scoreboard": publish(file_of(out), page)}
     if as_json:
         click.echo(json_text("sdc-guard.campaign", **done.as_object(), **scored))
     else:

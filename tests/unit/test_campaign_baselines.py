@@ -110,6 +110,12 @@ def test_mean_and_six_sigma_skip_the_same_steps_as_torch_does(rng: np.random.Gen
     assert (scores[350:] == INF).all()  # while the NaN is in the window
 
 
+def test_sigma_is_that_of_a_sample() -> None:
+    norms = [1.0, 2.0, 4.0] * 21  # 63: with the next one there are 64
+    scores = SigmaSkip().score(series_of([*norms, 9.0]))[:, -1]
+    assert scores[63] == pytest.approx((9 - statistics.fmean(norms)) / statistics.stdev(norms))
+
+
 def test_six_sigma_of_a_window_without_spread() -> None:
     scores = SigmaSkip().score(series_of([1.0] * 70 + [1.5, 0.5]))[:, -1]
     assert scores[69] == 0.0
