@@ -21,7 +21,7 @@ dashboard: $(READY)
 test: $(DEV) $(LAKE)
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist worksteal $(ARGS)
 
-# fails if a run without a fault differs from its twin, or a fault at rest or in a file is not found
+# two minutes; fails if a trial without a fault is not its twin, or one at rest or in a file is missed
 campaign: $(DEV)
 	@mkdir -p runs
 	@rm -f runs/campaign.duckdb runs/campaign.duckdb.wal

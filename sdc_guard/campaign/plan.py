@@ -35,7 +35,10 @@ _WIDTH = 32
 # what a step that is run again before it is applied can see
 COMPUTED: Final = ("gradient", "reduced_gradient", "activation", "output_gradient", "batch")
 
-_EARLIEST, _OFFSETS = 2, 3  # a fault comes in the second to fourth step of a trial
+# A fault comes in the second to fourth step of a trial or, where steps are audited, in the fifth to
+# seventh: an audit is sure of a difference once three steps have been seen to repeat, after a first
+# one that it learns from. A long training is past that.
+_EARLIEST, _EARLIEST_AUDITED, _OFFSETS = 2, 5, 3
 
 
 @dataclass(frozen=True)
@@ -139,12 +142,13 @@ class Plan:
         draw = Draw(self.seed, "trial", number, 0)
         seed = self.twins[draw.below(len(self.twins), "twin")]
         snapshot = self.snapshots[draw.below(len(self.snapshots), "snapshot")]
+        audited = site in COMPUTED and draw.below(100, "audited") < self.audited
         step = snapshot + self.after
         if site != "file":
-            step = snapshot + _EARLIEST + draw.below(_OFFSETS, "offset")
+            earliest = _EARLIEST_AUDITED if audited else _EARLIEST
+            step = snapshot + earliest + draw.below(_OFFSETS, "offset")
         width = 8 if site == "file" else _WIDTHS.get((model, site), _WIDTH)
         kind = draw_fault(mix, site, step, width, draw)
-        audited = site in COMPUTED and draw.below(100, "audited") < self.audited
         return Trial(
             number, model, seed, snapshot, self.after, site, mix, kind.name, kind.fault,
             draw.below(2**31, "injector"), audited,
@@ -159,8 +163,8 @@ class Plan:
 
 
 def quick(plan: Plan) -> Plan:
-    """A plan of two minutes: one twin, few clean runs, an audit of each step that has one."""
+    """A plan of two minutes: one twin, few and short clean runs."""
     return replace(
         plan, twins=(300,), calibration=(100,), judging=(200,), snapshots=(20, 30), clean_steps=60,
-        after=6, audited=100,
+        after=8, audited=50,
     )  # fmt: skip

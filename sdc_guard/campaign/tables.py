@@ -136,6 +136,9 @@ TABLES: Final[dict[str, pa.Schema]] = {
             ),  # whether its bytes, read later, are others
             ("manifest_reason", pa.string()),
             ("guard_errors", pa.int64()),  # guard.health.errors
+            # of an audited trial: what the audit of the fault's step said, "sound",
+            # "intermittent", "not comparable", …; its alerts are in trial_alerts as "step_audit"
+            ("audit_verdict", pa.string()),
         ],
         # differing: tensors of the whole state that differ from the twin's after the step
         "trial_steps": [

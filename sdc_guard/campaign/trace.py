@@ -22,6 +22,9 @@ _ALERTS: Final = f"""
     SELECT step, layer, detector, severity, score, threshold, detail FROM alerts {_SPAN}
     ORDER BY step, detector, layer, detail
 """
+_AUDITS: Final = f"""
+    SELECT step, detail->>'verdict' FROM events {_SPAN} AND kind = 'audit' ORDER BY step
+"""
 _NAMES: Final = "SELECT layer, name, numel FROM layer_names ORDER BY layer"
 
 Signals = tuple[float, float, float, int, int]
@@ -61,6 +64,7 @@ class Trace:
         digests: by step, then (phase, kind, layer): h, s1, s2.
         alerts: in the order of the steps.
         names: layer to name and number of elements.
+        audits: verdict on each step that was run again before it was applied.
     """
 
     steps: dict[int, StepRow] = field(default_factory=dict)
@@ -70,6 +74,7 @@ class Trace:
     )
     alerts: tuple[AlertRow, ...] = ()
     names: dict[int, tuple[str, int]] = field(default_factory=dict)
+    audits: dict[int, str] = field(default_factory=dict)
 
     def between(self, first: int, last: int) -> Trace:
         """The same of fewer steps, both ends included."""
@@ -80,6 +85,7 @@ class Trace:
             {step: row for step, row in self.digests.items() if step in span},
             tuple(alert for alert in self.alerts if alert.step in span),
             self.names,
+            {step: verdict for step, verdict in self.audits.items() if step in span},
         )
 
 
@@ -103,7 +109,8 @@ def read_trace(run: Path, first: int, last: int, *, digests_from: int | None = N
             digests[step][phase, kind, layer] = tuple(words)
         alerts = tuple(AlertRow(*row) for row in reader.rows(_ALERTS, span))
         names = {layer: (name, numel) for layer, name, numel in reader.rows(_NAMES)}
-    return Trace(dict(sorted(steps.items())), dict(layers), dict(digests), alerts, names)
+        audits = dict(reader.rows(_AUDITS, span))
+    return Trace(dict(sorted(steps.items())), dict(layers), dict(digests), alerts, names, audits)
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,7 @@ def run_trial(trial: Trial, window: Window, root: Path) -> Rows:
         "replay_step": replay and replay.step,
         "replay_what": replay and ", ".join(replay.what),
         "guard_errors": done.errors,
+        "audit_verdict": trial.fault and trace.audits.get(trial.fault.step),
         **found,
     }
     return trial_rows(trial.number, row, trace, states.counts)

@@ -6,8 +6,8 @@ same file removes it; the lock on the results file sees to it that there is only
 
 from __future__ import annotations
 
-import getpass
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def workspace(results: Path) -> Iterator[Path]:
         UsageError: somebody else's folder is in the way.
     """
     name = hashlib.blake2b(str(results.absolute()).encode(), digest_size=8).hexdigest()
-    folder = _parent() / f"sdc-guard-campaign-{getpass.getuser()}-{name}"
+    folder = _parent() / f"sdc-guard-campaign-{os.getuid()}-{name}"
     _remove(folder)
     folder.mkdir(mode=0o700)
     try:

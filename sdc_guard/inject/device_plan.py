@@ -93,13 +93,10 @@ class DevicePlan:
             InjectionError: a tensor of another dtype, or one that has no memory of its own for
                 each element; it names tensor and dtype.
         """
-        if tensor.dtype != self._dtype:
-            raise InjectionError(
-                f"{self._name} is of {tensor.dtype}, and its faults were planned for {self._dtype}"
-            )
+        self._refuse_other(tensor, step)
         if self._is_idle(step):
             return
-        corrupt(local(tensor).detach(), self._plan, step, self.log)
+        corrupt(local(tensor).data, self._plan, step, self.log)  # detach() would tell autograd
 
     def hits(self, log: torch.Tensor | None = None) -> dict[int, Hits]:
         """What each fault has done, by its number; waits for the device.
@@ -147,6 +144,16 @@ class DevicePlan:
                 raise InjectionError(f"a word of {self._name} did not take its old value")
             left |= of_step & ~same
         return tuple(sorted({int(x) for x in recorded[left.cpu().numpy()]}))
+
+    def _refuse_other(self, tensor: torch.Tensor, step: torch.Tensor) -> None:
+        if tensor.dtype != self._dtype:
+            raise InjectionError(
+                f"{self._name} is of {tensor.dtype}, and its faults were planned for {self._dtype}"
+            )
+        here = self.log.device
+        for what, device in ((f"{self._name}", tensor.device), ("the step", step.device)):
+            if device != here:
+                raise InjectionError(f"{what} is on {device}, and its faults on {here}")
 
     def _is_idle(self, step: torch.Tensor) -> bool:
         """Whether the host knows without waiting that nothing can fire."""

@@ -87,9 +87,9 @@ class Injector:
             "collective": Collective(self._firing, model),
         }
         self._told = False  # of a forward in this step
-        # first, so that a guard that was made before compares what is hit here, buffers too
+        # before other hooks: sharding puts whole parameters in the place of what a rank keeps
         self._handle: Any = model.register_forward_pre_hook(
-            _ForwardBegins(self), prepend=True, with_kwargs=True
+            _ForwardBegins(self), with_kwargs=True, prepend=True
         )
         self._hooks = StepHooks(optimizers, self)
 

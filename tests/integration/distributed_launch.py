@@ -27,6 +27,7 @@ MODULES = (
     "troubles",
     "audits",
     "disagreement",
+    "injections",
 )
 PATIENCE = 100.0  # seconds without a scenario that ends: a hang, and not a loaded machine
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+from click.testing import CliRunner
 
 from sdc_guard.campaign.command import environment, run_campaign
 from sdc_guard.campaign.plan import Plan, Trial
 from sdc_guard.campaign.results import Results, file_of
 from sdc_guard.campaign.tables import TABLES
 from sdc_guard.campaign.trial import failed_rows
-from sdc_guard.campaign.workers import Pool, run_task
+from sdc_guard.campaign.workers import Outcome, Pool, Task, run_task
+from sdc_guard.cli import main
 from sdc_guard.errors import CommandFailed, UsageError
 
 PLAN = Plan(
@@ -162,12 +166,16 @@ def test_a_twin_of_other_bits_ends_the_campaign(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_the_campaign_and_marks_no_trial_as_failed(
-    tmp_path: Path, in_this_process: list[Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> Any:
-        raise OSError(28, "No space left on device")
+    def full(pool: Pool, tasks: list[Task]) -> Iterator[Outcome]:
+        for task in tasks:
+            if isinstance(task, Trial):
+                yield Outcome(task, None, "OSError: No space left on device", 1.0, None, True)
+            else:
+                yield Outcome(task, {"clean_steps": []}, "", 1.0, None)
 
-    monkeypatch.setattr("sdc_guard.campaign.trial.run_trial", full)
+    monkeypatch.setattr(Pool, "run", full)
     path = tmp_path / "c.duckdb"
     with pytest.raises(CommandFailed, match="No space left"):
         run_campaign(path, PLAN, 1, 1, lambda _: None)
@@ -179,3 +187,24 @@ def test_a_folder_or_a_file(tmp_path: Path) -> None:
     assert file_of(tmp_path) == tmp_path / "campaign.duckdb"
     assert file_of(tmp_path / "new") == tmp_path / "new" / "campaign.duckdb"
     assert file_of(tmp_path / "x.duckdb") == tmp_path / "x.duckdb"
+
+
+def test_the_command_answers_in_json_and_refuses_another_seed(
+    tmp_path: Path, in_this_process: list[Any]
+) -> None:
+    call = ["campaign", str(tmp_path), "--quick", "--model", "convnet", "--site", "weight"]
+    call += ["--mix", "uniform", "--json"]
+    done = CliRunner().invoke(main, [*call, "--trials", "1"])
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert answer["schema"] == {"name": "sdc-guard.campaign", "version": 1}
+    assert [cell["site"] for cell in answer["cells"]] == ["weight"]
+    assert (answer["sound"], answer["controls"], answer["differing"]) == (True, 3, 0)
+    assert "trials: 4 of 4" in done.stderr
+    refused = CliRunner().invoke(main, [*call, "--seed", "1"])
+    assert refused.exit_code == 2
+    assert "another plan" in json.loads(refused.stdout)["error"]["what"]
+    unknown = CliRunner().invoke(main, ["campaign", str(tmp_path), "--site", "disk"])
+    assert unknown.exit_code == 2
+    assert len(unknown.stderr.splitlines()) == 1
+    assert "no site 'disk'" in unknown.stderr

@@ -59,6 +59,7 @@ class Collective(OfParameters):
 
     def watch(self, taken: Taken) -> None:
         """Register the hook, once."""
+        super().watch(taken)
         self._watched.append(taken)
         if not self._hooked:
             self._hooked = True
@@ -77,7 +78,7 @@ class Collective(OfParameters):
                     self._fire_in(taken, bucket)
 
     def _fire_in(self, taken: Taken, bucket: Any) -> None:
-        parameter = self.tensors()[taken.target or ""]
+        parameter = self._parameters[taken.number]
         for held, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             if held is parameter:
                 self._firing.fire(taken, gradient, taken.target or "")

@@ -25,6 +25,12 @@ class OfParameters(Tensors):
     def __init__(self, firing: Firing, model: torch.nn.Module) -> None:
         super().__init__(firing)
         self._model = model
+        # by the fault's number; sharding puts other parameters in their place for a while
+        self._parameters: dict[int, torch.Tensor] = {}
+
+    def watch(self, taken: Taken) -> None:
+        """Keep hold of the parameter."""
+        self._parameters[taken.number] = self.tensors()[taken.target or ""]
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """Parameters that require a gradient, whose shape and dtype it has."""
@@ -65,7 +71,8 @@ class Gradients(OfParameters):
 
     def watch(self, taken: Taken) -> None:
         """Hook the parameter."""
-        parameter = self.tensors()[taken.target or ""]
+        super().watch(taken)
+        parameter = self._parameters[taken.number]
         hook = _Accumulated(self, taken)
         handle: Any = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call] # torch has no types here
         _put_first(parameter, handle.id)
@@ -91,7 +98,7 @@ class ReducedGradients(OfParameters):
         """Inject what is due."""
         for taken in self._firing.due(self.site):
             with self._firing.or_missed(taken):
-                self._fire(taken, self.tensors()[taken.target or ""].grad)
+                self._fire(taken, self._parameters[taken.number].grad)
 
 
 class _Accumulated(SilentInCopies):

@@ -1,0 +1,143 @@
+"""Which elements a pattern hits, against numpy's slices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from injected_words import elements as by_slices
+
+from sdc_guard.errors import InjectionError
+from sdc_guard.inject.fault import PATTERNS, Draw, Fault
+from sdc_guard.inject.patterns import MOST_ELEMENTS, elements, flat_index
+from sdc_guard.inject.planned import plan_fault
+
+SHAPES = st.lists(st.integers(1, 6), max_size=4).map(tuple)
+
+
+@given(
+    shape=SHAPES,
+    pattern=st.sampled_from(PATTERNS),
+    sizes=st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(4, 40)),
+    data=st.data(),
+)
+def test_the_elements_are_those_of_slices(
+    shape: tuple[int, ...], pattern: Any, sizes: tuple[int, int, int], data: st.DataObject
+) -> None:
+    first = data.draw(st.integers(0, math.prod(shape) - 1))
+    height, width, period = sizes
+    found = elements(pattern, first, shape, height=height, width=width, period=period)
+    fault = Fault("weight", 0, pattern=pattern, height=height, width=width, period=period)
+    assert found.indices.tolist() == by_slices(fault, shape, first)
+    assert found.indices.dtype == np.int64
+    assert found.clipped == (pattern == "tile" and len(found.indices) < height * width)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "shape", "first", "hit"),
+    [
+        ("element", (3, 4), 6, [6]),
+        ("row", (3, 4), 6, [4, 5, 6, 7]),
+        ("column", (3, 4), 6, [2, 6, 10]),
+        ("column", (2, 3, 4), 18, [14, 18, 22]),
+        ("tile", (3, 4), 5, [5, 6, 9, 10]),
+        ("tile", (3, 4), 11, [11]),
+        ("lane", (3, 4), 1, [1, 2, 6, 7, 11]),
+        ("row", (4,), 2, [0, 1, 2, 3]),
+        ("column", (4,), 2, [2]),
+        ("tile", (4,), 2, [2, 3]),
+        ("row", (), 0, [0]),
+        ("column", (), 0, [0]),
+        ("tile", (), 0, [0]),
+        ("lane", (), 0, [0]),
+    ],
+)
+def test_what_they_are_by_hand(
+    pattern: Any, shape: tuple[int, ...], first: int, hit: list[int]
+) -> None:
+    assert elements(pattern, first, shape, height=2, width=2, period=5).indices.tolist() == hit
+
+
+@given(shape=SHAPES, data=st.data())
+def test_a_place_is_numpys(shape: tuple[int, ...], data: st.DataObject) -> None:
+    place = tuple(data.draw(st.integers(0, size - 1)) for size in shape)
+    expected = int(np.ravel_multi_index(place, shape)) if shape else 0
+    assert flat_index(place, shape) == flat_index(expected, shape) == expected
+
+
+@pytest.mark.parametrize(
+    ("index", "shape", "message"),
+    [
+        (12, (3, 4), r"index 12 is outside w of shape \[3, 4\] \(0 to 11, or 2 numbers\)"),
+        (-1, (3, 4), r"index -1 is outside w of shape \[3, 4\]"),
+        ((3, 0), (3, 4), r"index \[3, 0\] is outside w of shape \[3, 4\]"),
+        ((1, -1), (3, 4), r"index \[1, -1\] is outside w"),
+        ((1,), (3, 4), r"index \[1\] is outside w"),
+        ((1, 2, 0), (3, 4), r"index \[1, 2, 0\] is outside w"),
+        ((0,), (), r"index \[0\] is outside w of shape \[\]"),
+        (0, (0, 4), r"index 0 is outside w of shape \[0, 4\]"),
+    ],
+)
+def test_an_index_outside_names_the_shape(index: Any, shape: Any, message: str) -> None:
+    with pytest.raises(InjectionError, match=message):
+        flat_index(index, shape, "w")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "message"),
+    [
+        ("diagonal", {}, "no pattern 'diagonal' .one of element, row"),
+        ("tile", {"height": 0}, "a tile of height 0, width 1, period 32 for w"),
+        ("lane", {"period": 0}, "a lane of height 1, width 1, period 0 for w"),
+        ("lane", {"period": 3, "width": 4}, "a lane of 4 elements each 3 hits some of w twice"),
+        ("lane", {"period": 1}, f"{2**22} elements of w in one fault, above {MOST_ELEMENTS}"),
+        ("row", {}, f"{2**21} elements of w in one fault, above"),
+    ],
+)
+def test_what_is_no_pattern_is_refused(pattern: Any, options: Any, message: str) -> None:
+    with pytest.raises(InjectionError, match=message):
+        elements(pattern, 0, (2, 2**21), name="w", **options)
+
+
+def test_a_tile_beyond_the_edge_says_so() -> None:
+    fault = Fault("weight", 0, index=(2, 2), bit=0, pattern="tile", height=2, width=2)
+    planned = plan_fault(fault, 0, torch.ones(3, 4), Draw(0, "weight", 0, 0))
+    assert (planned.clipped, planned.words.tolist()) == (True, [10, 11])
+
+
+def test_a_pattern_of_a_complex_tensor_hits_one_half_of_its_elements() -> None:
+    tensor = torch.zeros(2, 3, dtype=torch.complex64)
+
+    def words(**options: Any) -> list[int]:
+        fault = Fault("weight", 0, bit=0, **options)
+        return plan_fault(fault, 0, tensor, Draw(0, "weight", 0, 0)).words.tolist()
+
+    assert words(index=9, pattern="row") == [7, 9, 11]
+    assert words(index=(1, 1)) == [8]  # the real half
+    assert words(index=(1, 1, 1), pattern="column") == [3, 9]
+
+
+def test_what_is_left_open_is_drawn_alike_each_time_and_not_by_torch() -> None:
+    tensor = torch.zeros(1000)
+    state = torch.get_rng_state()
+    drawn = [
+        plan_fault(Fault("weight", 7), 0, tensor, Draw(seed, "weight", 7, 0))
+        for seed in (1, 1, 2, 3)
+    ]
+    assert torch.equal(torch.get_rng_state(), state)
+    told = [(int(x.words[0]), x.masks, x.key) for x in drawn]
+    assert told[0] == told[1]
+    assert len({int(x.words[0]) for x in drawn}) == 3
+
+
+def test_both_bit_and_bits_or_no_probability_are_refused() -> None:
+    draw = Draw(0, "weight", 0, 0)
+    with pytest.raises(InjectionError, match="a fault of w has both bit and bits"):
+        plan_fault(Fault("weight", 0, bit=1, bits=(1, 2)), 0, torch.ones(3), draw, "w")
+    with pytest.raises(InjectionError, match=r"probability 1\.5"):
+        plan_fault(Fault("weight", 0, probability=1.5), 0, torch.ones(3), draw, "w")
