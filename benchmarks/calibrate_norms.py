@@ -1,4 +1,4 @@
-"""The upper tails of the sensor's scores in healthy runs, and what its thresholds then do in others.
+"""The tails of the sensor's scores in healthy runs, and what its thresholds then do in others.
 
     for seed in 100 101 108 109; do
         python sample_runs/tiny_gpt.py --steps 600 --seed $seed --run runs/healthy/$seed

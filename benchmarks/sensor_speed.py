@@ -3,10 +3,10 @@
     python benchmarks/sensor_speed.py --layers 52 500 5000 --rounds 10
 
 A healthy stream of `--steps` steps a round, each sensor in turn on the same numbers, in an order
-drawn anew; printed are the median over the rounds and their extremes, in processor time of the one
-thread that judges: that of the training, in the step that ends a second. Sensors are warm: they have
-filled their windows. `together` takes in what a guard judges at once, `--together` steps or 20,000
-rows; `one by one` is the way under the policies skip and halt, and after an alert.
+drawn anew; printed are the median over the rounds and their extremes, in processor time of the
+thread that judges: that of the training, in the step that ends a second. Sensors are warm: they
+have filled their windows. `together` takes in what a guard judges at once, `--together` steps or
+20,000 rows; `one by one` is the way under the policies skip and halt, and after an alert.
 """
 
 from __future__ import annotations

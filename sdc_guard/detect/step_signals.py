@@ -14,6 +14,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+_ZEROS_BEFORE: Final = 4.0
 _MOST_AT_ONCE: Final = 0.5  # of the layers: when more are zero, the step has nothing to teach
 
 
@@ -53,44 +54,47 @@ class StepSignals:
 LAYER_STATISTICS: Final = ("norm", "peak", "zeros")
 
 
-def layer_statistics(signals: StepSignals, numel: Ints, been_zero: Bools | None = None) -> Floats:
+def layer_statistics(signals: StepSignals, numel: Ints) -> Floats:
     """What is judged of each layer, float64 (steps, 3, layers); NaN for what is not.
 
     In the order of `LAYER_STATISTICS`:
 
     * log of the norm. A true zero gradient and a missing one are not small norms.
     * log of max|g| over the norm: 0 if one element is all there is.
-    * log-odds of an element to be exactly zero, (zeros + ½) / (others + ½).
+    * log-odds of an element to be exactly zero, (zeros + 4) / (others + ½): a few zeros among many
+      elements come and go.
 
     Args:
         signals: with an axis of steps.
         numel: int64 (layers,), elements of each layer's gradient.
-        been_zero: bool (layers,), layers known to be entirely zero at times, as an expert is that
-            no token was sent to: then their share of zeros says nothing.
     """
     norms = signals.norms
     steps, layers = norms.shape
     found = np.empty((steps, len(LAYER_STATISTICS), layers))
     if signals.nonfinite.any():
         norms = np.where(signals.nonfinite > 0, np.nan, norms)
-    np.log(norms, out=found[:, 0])
-    np.log(signals.max_abs, out=found[:, 1])
-    found[:, 1] -= found[:, 0]
-    odds = (signals.zeros + 0.5) / (np.maximum(numel - signals.zeros, 0) + 0.5)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        np.log(norms, out=found[:, 0])
+        np.log(signals.max_abs, out=found[:, 1])
+        found[:, 1] -= found[:, 0]
+    odds = (signals.zeros + _ZEROS_BEFORE) / (np.maximum(numel - signals.zeros, 0) + 0.5)
     np.log(odds, out=found[:, 2])
     if not (norms > 0).all():
-        _leave_out(found, norms, been_zero)
+        _leave_out(found, norms)
     return found
 
 
-def _leave_out(found: Floats, norms: Floats, been_zero: Bools | None) -> None:
-    """Put NaN where a layer has no gradient, one that is not finite, or nothing but zeros."""
+def _leave_out(found: Floats, norms: Floats) -> None:
+    """Put NaN where a layer has no gradient, one that is not finite, or nothing but zeros.
+
+    In a step in which half of the layers are nothing but zeros, their zeros are those of the loss:
+    rewards without any difference, a batch that is masked out.
+    """
     usable = np.isfinite(norms) & (norms > 0)
     found[:, :2][~np.broadcast_to(usable[:, None], found[:, :2].shape)] = np.nan
     present, entirely = np.isfinite(norms), norms == 0
     all_at_once = entirely.sum(axis=1) >= _MOST_AT_ONCE * present.sum(axis=1)
-    said_nothing = all_at_once[:, None] if been_zero is None else all_at_once[:, None] | been_zero
-    found[:, 2][~present | (entirely & said_nothing)] = np.nan
+    found[:, 2][~present | (entirely & all_at_once[:, None])] = np.nan
 
 
 def log_total_norm(signals: StepSignals) -> Floats:
