@@ -1,50 +1,129 @@
-"""The largest ratio and |z| of gradient norms in healthy runs: what the limits stand above.
+"""The tails of the sensor's scores in healthy runs, and what its thresholds then do in others.
 
-    python sample_runs/tiny_gpt.py --steps 300 --seed 100 --run runs/healthy/100 --policy record
-    python benchmarks/calibrate_norms.py runs/healthy/*
+    for seed in 100 101 108 109; do
+        python sample_runs/tiny_gpt.py --steps 600 --seed $seed --run runs/healthy/$seed
+    done
+    python benchmarks/calibrate_norms.py tails runs/healthy/10[0-7]
+    python benchmarks/calibrate_norms.py judge runs/healthy/10[89] runs/healthy/11?
 
-Use other seeds than those that the limits are judged on.
+`tails` prints what stands in sdc_guard/detect/tails.py. `judge` has a sensor with these tails judge
+each run from its first step, and counts alerts and incidents, with Wilson's interval of 95 % of
+their rate. Judge other seeds than those that the tails were fitted to.
 """
 
 from __future__ import annotations
 
+import argparse
 import platform
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from sdc_guard import RunReader
-from sdc_guard.detect.baseline import RATIO_LIMIT, Z_LIMIT, NormWindow
+from sdc_guard import Alert, RunReader
+from sdc_guard.detect.incidents import QUIET_STEPS
+from sdc_guard.detect.peaks import Tail, pareto
+from sdc_guard.detect.proportion import wilson
+from sdc_guard.detect.sensor import FALSE_INCIDENTS, STATISTICS, StepSensor
+from sdc_guard.detect.step_signals import StepSignals
+
+# of single streams' scores: so that a few hundred are peaks, where there is one stream or 52
+SHARES = {"norm": 1e-3, "peak": 1e-3, "zeros": 1e-3, "shift": 1e-3, "total": 0.05, "loss": 0.05}
+
+Step = tuple[int, StepSignals, float | None]
 
 
-def largest(run: Path) -> tuple[int, float, float]:
-    """Steps, largest ratio and largest |z| of one recorded run."""
+def recorded(run: Path) -> tuple[np.ndarray, Iterator[Step]]:
+    """Elements of each layer, and the steps of a run on one rank."""
     with RunReader(run) as reader:
-        rows = reader.rows("SELECT step, layer, norm FROM layers ORDER BY step, layer")
-    steps = sorted({step for step, _, _ in rows})
-    norms = np.full((steps[-1] + 1, max(layer for _, layer, _ in rows) + 1), np.nan)
-    for step, layer, norm in rows:
-        norms[step, layer] = norm
-    window = NormWindow(norms.shape[1])
-    ratio, z = [0.0], [0.0]
-    for step in steps:
-        row = norms[step]
-        judged = window.judgeable(row)
-        if judged.any():
-            ratio.append(float(window.ratio(row)[judged].max()))
-            z.append(float(np.abs(window.robust_z(row)[judged]).max()))
-        window.admit(row, np.ones(len(row), dtype=bool))
-    return len(steps), max(ratio), max(z)
+        columns = "norm, max_abs, zeros, nonfinite"
+        rows = np.array(
+            reader.rows(f"SELECT step, layer, {columns} FROM layers ORDER BY step, layer"),
+            dtype=np.float64,
+        )
+        losses = dict(reader.rows("SELECT step, loss FROM steps"))
+        numel = np.array([layer.numel for layer in reader.run_file.layers])
+    by_step = rows.reshape(-1, len(numel), rows.shape[1])
+
+    def steps() -> Iterator[Step]:
+        for part in by_step:
+            norm, peak, zeros, bad = part[:, 2:].T
+            signals = StepSignals(norm, peak, zeros.astype(np.int64), bad.astype(np.int64))
+            yield int(part[0, 0]), signals, losses.get(int(part[0, 0]))
+
+    return numel, steps()
+
+
+def scores_of(run: Path) -> dict[str, np.ndarray]:
+    """|score| of every stream and step that is judged, by statistic."""
+    numel, steps = recorded(run)
+    sensor = StepSensor([str(layer) for layer in range(len(numel))], numel, false_incidents=None)
+    found: dict[str, list[np.ndarray]] = {name: [] for name in STATISTICS}
+    for step, signals, loss in steps:
+        scores = sensor.scores(signals, loss)
+        for name in STATISTICS:
+            found[name].append(np.abs(np.atleast_1d(getattr(scores, name))))
+        sensor.judge(step, signals, loss)
+    flat = {name: np.concatenate(parts) for name, parts in found.items()}
+    return {name: values[np.isfinite(values)] for name, values in flat.items()}
+
+
+def print_tails(runs: list[Path]) -> None:
+    """The tail of each statistic over all runs, and the largest score of each run."""
+    by_run = [scores_of(run) for run in runs]
+    print(f"{'statistic':<10}{'values':>9}  tail; largest score of each run")
+    for name in STATISTICS:
+        values = np.concatenate([scores[name] for scores in by_run])
+        level = float(np.quantile(values, 1 - SHARES[name]))
+        peaks = values[values > level] - level
+        scale, shape = pareto(peaks)
+        tail = Tail(level, len(peaks) / len(values), scale, shape)
+        most = " ".join(f"{scores[name].max():.1f}" for scores in by_run)
+        print(f"{name:<10}{len(values):>9}  {tail}; {most}")
+
+
+def judged(run: Path, budget: float) -> tuple[int, list[Alert]]:
+    """Steps of a run, and the alerts that a fresh sensor raises."""
+    numel, steps = recorded(run)
+    names = [str(layer) for layer in range(len(numel))]
+    sensor = StepSensor(names, numel, false_incidents=budget)
+    alerts: list[Alert] = []
+    count = 0
+    for step, signals, loss in steps:
+        alerts += sensor.judge(step, signals, loss)
+        count += 1
+    return count, alerts
+
+
+def print_false_incidents(runs: list[Path], budget: float) -> None:
+    """Alerts and incidents of each run, and their rate over all of them."""
+    print(f"{'run':<16}{'steps':>8}{'alerts':>8}{'incidents':>10}  by")
+    total = incidents = 0
+    for run in runs:
+        count, alerts = judged(run, budget)
+        steps = np.unique([alert.step for alert in alerts])
+        opened = 0 if not len(steps) else 1 + int((np.diff(steps) > QUIET_STEPS).sum())
+        by = sorted({alert.detector for alert in alerts})
+        print(f"{run.name:<16}{count:>8}{len(alerts):>8}{opened:>10}  {', '.join(by)}")
+        total, incidents = total + count, incidents + opened
+    low, high = wilson(incidents, total)
+    print(
+        f"{incidents} incidents in {total} steps: {low:.2g} to {high:.2g} a step; budget {budget}"
+    )
 
 
 def main() -> None:
     """Print a table over the runs named on the command line."""
-    print(f"{platform.machine()}, numpy {np.__version__}; limits {RATIO_LIMIT:g} and {Z_LIMIT:g}")
-    print(f"{'run':<24}{'steps':>8}{'ratio':>10}{'|z|':>10}")
-    for name in sys.argv[1:]:
-        steps, ratio, z = largest(Path(name))
-        print(f"{Path(name).name:<24}{steps:>8}{ratio:>10.1f}{z:>10.1f}")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", choices=["tails", "judge"])
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--budget", type=float, default=FALSE_INCIDENTS)
+    given = parser.parse_args()
+    print(f"{platform.machine()}, numpy {np.__version__}")
+    if given.what == "tails":
+        print_tails(given.runs)
+    else:
+        print_false_incidents(given.runs, given.budget)
 
 
 if __name__ == "__main__":

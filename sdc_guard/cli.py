@@ -359,10 +359,14 @@ def selftest(run: Path | None, as_json: bool) -> None:
     "--workers", type=click.IntRange(min=1), help="Processes of one thread each (one a core)."
 )
 @click.option("--quick", is_flag=True, help="A small plan, of minutes.")
+@click.option(
+    "--report", "page", type=click.Path(path_type=Path), metavar="PAGE",
+    help="Score every detector, and write the report into this Markdown page, a figure beside it.",
+)  # fmt: skip
 @json_option
 def campaign(
     out: Path, trials: int, model: str, mix: str, sites: tuple[str, ...], seed: int,
-    workers: int | None, quick: bool, as_json: bool,
+    workers: int | None, quick: bool, page: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Inject many faults, each beside a run without it, and tell which of them what has found.
 
@@ -376,16 +380,25 @@ def campaign(
     Examples:
       sdc-guard campaign campaign.duckdb --quick --trials 60
       sdc-guard campaign campaign.duckdb --model gpt --trials 3000
+      sdc-guard campaign campaign.duckdb --report docs/scoreboard.md
     """
     from .campaign.command import plan_of, run_campaign
+    from .campaign.publish import check_publishable, publish
+    from .campaign.results import file_of
 
+    if page is not None:
+        check_publishable(page)
     plan = plan_of(seed=seed, model=model, mix=mix, sites=sites, quick=quick)
     done = run_campaign(
         out, plan, trials, workers or os.cpu_count() or 1,
         lambda line: click.echo(f"sdc-guard: {line}", err=True),
     )  # fmt: skip
+    scored = {}
+    if page is not None:
+        click.echo(f"sdc-guard: scoring every detector for {page}", err=True)
+        scored = {"scoreboard": publish(file_of(out), page)}
     if as_json:
-        click.echo(json_text("sdc-guard.campaign", **done.as_object()))
+        click.echo(json_text("sdc-guard.campaign", **done.as_object(), **scored))
     else:
         for line in done.lines():
             click.echo(line)

@@ -24,6 +24,8 @@ from .collector import Collector
 from .consequences import Consequences
 from .detached import DetachedGuard
 from .detect.alert import Alert
+from .detect.choice import SensorName
+from .detect.sensor import FALSE_INCIDENTS
 from .kept_evidence import room
 from .options import (
     Policy,
@@ -31,6 +33,7 @@ from .options import (
     check_cadences,
     check_functions,
     check_paths,
+    check_sensor,
     check_switches,
     group_sizes,
     listed,
@@ -129,6 +132,12 @@ class Guard:
         audit_rate: probability with which a step is audited; one with an alert is in any case.
         ledger: file in which strikes against devices outlive the run, one for all runs.
         probe_every: steps from one computation of a known answer to the next; None for never.
+        sensor: what judges gradients at each step: "double_centred" compares each layer with its
+            own past beside what all layers did; "average_multiple" compares its norm with fixed
+            multiples of its recent average.
+        false_incidents: how often, as a probability per step, "double_centred" may raise alerts in
+            a healthy run: its thresholds follow from that. None for no statistical alerts; what is
+            not finite is told all the same.
 
     Of several ranks each makes its own guard, after init_process_group and with the same folder.
     Rank 0 starts the run; the others wait for it here, no longer than for a collective, and no
@@ -165,6 +174,8 @@ class Guard:
         audit_rate: float = 0.001,
         ledger: str | Path | None = None,
         probe_every: int | None = 500,
+        sensor: SensorName = "double_centred",
+        false_incidents: float | None = FALSE_INCIDENTS,
     ) -> None:
         self._optimizers = listed(optimizer)
         check(policy, first_step, digest_budget, audit_rate)
@@ -174,6 +185,7 @@ class Guard:
             replicas_every=replicas_every,
             probe_every=probe_every,
         )
+        check_sensor(sensor, false_incidents)
         check_functions(shadow, on_alert=on_alert, audit=audit)
         check_paths(run=run, **({} if ledger is None else {"ledger": ledger}))
         check_switches(
@@ -221,7 +233,9 @@ class Guard:
             buffers=len(self._place.buffers),
         )
         self._writer = Writer(self.run, self._place.rank, self.health, on_segment, size)
-        self._recorder = Recorder(self._writer, self._place.attempt, self._notice)
+        self._recorder = Recorder(
+            self._writer, self._place.attempt, self._notice, sensor, false_incidents
+        )
         self._checkpoints = Checkpoints(
             self.run, self._recorder, self._writer, warn=policy != "record"
         )

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .detect.step_signals import StepSignals
 from .signals.sums import measures
 
 
@@ -134,17 +135,28 @@ def _each(part: LayerRows) -> Any:
     return zip(part.rows, part.measures, strict=True)
 
 
-def judged(found: list[LayerRows], layers: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def judged(found: list[LayerRows], layers: int) -> StepSignals:
     """What the detectors look at: this rank's own measures before reduced ones.
 
     A reduction spreads one rank's NaN to all of them; a rank's own gradient tells whose it is.
-
-    Returns:
-        norms, float64 (layers,), NaN for a layer without a gradient; and non-finite elements.
     """
-    norms = np.full(layers, np.nan)
-    nonfinite = np.zeros(layers, dtype=np.int64)
+    values = np.zeros((layers, 5))
+    values[:, :2] = np.nan
     for part in reversed(found):
-        norms[part.rows] = part.measures[:, 0]
-        nonfinite[part.rows] = part.measures[:, 3].astype(np.int64)
-    return norms, nonfinite
+        values[part.rows] = part.measures
+    return signals_of(values)
+
+
+def signals_of(values: NDArray[np.float64]) -> StepSignals:
+    """Measures as what the detectors look at.
+
+    Args:
+        values: float64 (layers, 5) or (steps, layers, 5), see `signals.measures`; norm and
+            max|g| NaN for a layer without a gradient.
+    """
+    return StepSignals(
+        norms=values[..., 0],
+        max_abs=values[..., 1],
+        zeros=values[..., 4].astype(np.int64),
+        nonfinite=values[..., 3].astype(np.int64),
+    )

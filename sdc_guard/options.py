@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import torch
 
+from .detect.choice import SENSORS
 from .errors import UsageError
 
 Policy = Literal["record", "warn", "skip", "halt"]
@@ -56,6 +57,25 @@ def check(policy: str, first_step: int, digest_budget: float | None, audit_rate:
         )
     if not 0 <= audit_rate <= 1:
         raise UsageError(f"audit_rate is {audit_rate}, and must be a probability, 0 to 1")
+
+
+def check_sensor(sensor: str, false_incidents: float | None) -> None:
+    """Refuse a sensor that there is not, and a budget that is no probability.
+
+    Raises:
+        UsageError: an unknown name, or a budget that is not above 0 and below 1.
+    """
+    if sensor not in SENSORS:
+        raise UsageError(f"no sensor {sensor!r}", next_step=f"use one of {', '.join(SENSORS)}")
+    if false_incidents is None:
+        return
+    if not isinstance(false_incidents, Real) or isinstance(false_incidents, bool):
+        raise UsageError(f"false_incidents is {false_incidents!r}, and must be a number")
+    if not 0 < false_incidents < 1:
+        raise UsageError(
+            f"false_incidents is {false_incidents}, and must be a probability per step",
+            next_step="give 1e-4 for one in 10,000 steps, or None for no statistical alerts",
+        )
 
 
 def check_cadences(**cadences: int | None) -> None:

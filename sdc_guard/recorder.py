@@ -13,18 +13,19 @@ import torch
 from .archive.compare import solve_change
 from .detect.alert import Alert
 from .detect.carried import DigestTable, Key, carried_alert, changed
+from .detect.choice import SensorName, sensor_for
 from .detect.foreign import ForeignState
 from .detect.incidents import IncidentBook
 from .detect.invariants import InvariantSensor
 from .detect.loss_scale import LossScaleWatch
-from .detect.sensor import StepSensor
+from .detect.sensor import FALSE_INCIDENTS
 from .detect.shadow import ShadowWatch
 from .digest import Digest
 from .digest.reference import MASK64
 from .evidence import AfterStep, BeforeStep, HostCopy
 from .kept_evidence import after_frame, before_frame, room
 from .kept_evidence import layer_columns as columns_of_layers
-from .layer_rows import Held, LayerRows, judged, layer_rows
+from .layer_rows import Held, LayerRows, judged, layer_rows, signals_of
 from .quiet_steps import (
     Evidence,
     digest_columns,
@@ -49,6 +50,8 @@ class Recorder:
         writer: takes the rows.
         attempt: number of this start of the training.
         on_alert: called with each alert, after it is queued for the store.
+        sensor: which one judges gradients and loss.
+        false_incidents: its budget a step; None for no statistical alerts.
     """
 
     def __init__(
@@ -56,10 +59,13 @@ class Recorder:
         writer: Writer,
         attempt: int,
         on_alert: Callable[[Alert], None],
+        sensor: SensorName = "double_centred",
+        false_incidents: float | None = FALSE_INCIDENTS,
     ) -> None:
         self._writer = writer
         self._attempt = attempt
         self._on_alert = on_alert
+        self._chosen, self._false_incidents = sensor, false_incidents
         self._left_behind: DigestTable | None = None
         self._scale = LossScaleWatch()
         self._foreign = ForeignState()
@@ -95,7 +101,9 @@ class Recorder:
         self._numel = np.array([layer.numel for layer in layers], dtype=np.int64)
         self._held = Held(placements)
         self._replicas, self._reduces = replicas, reduces
-        self._sensor = StepSensor([layer.name for layer in layers])
+        self._sensor = sensor_for(
+            self._chosen, [layer.name for layer in layers], self._numel, self._false_incidents
+        )
         self._invariants = InvariantSensor(self._names)
 
     @property
@@ -150,7 +158,7 @@ class Recorder:
         if not unchanged or not self._scale.quiet:
             return False
         values, losses = measured(steps, self._numel), losses_of(steps)
-        if not self._sensor.admit_quiet(values[:, :, 0], values[:, :, 3], losses):
+        if not self._sensor.admit_quiet(signals_of(values), losses):
             return False
         self._left_behind = left
         kept = all(piece.kept for piece in evidence)
@@ -320,10 +328,10 @@ class Recorder:
     ) -> list[Alert]:
         if skipped:  # a scaler that finds its scale makes gradients overflow: that is no fault
             return self._sensor.judge_loss(step, loss)
-        norms, nonfinite = judged(found, len(self._order))
+        signals = judged(found, len(self._order))
         return [
             alert if alert.layer is None else replace(alert, layer=int(self._order[alert.layer]))
-            for alert in self._sensor.judge(step, norms, nonfinite, loss)
+            for alert in self._sensor.judge(step, signals, loss)
         ]
 
     def _write_layers(self, step: int, found: list[LayerRows], *, kept: bool) -> None:

@@ -1,119 +1,194 @@
-"""From one step's numbers to alerts: the statistical detectors, which suspect and never convict."""
+"""From one step's numbers to alerts: the statistical detectors, which suspect and never convict.
+
+Each layer's gradient norm, its largest element relative to that and its share of zeros are judged
+by `double_centred`, small lasting shifts of the norm by `cusum`, the norm of all layers together
+and the loss each by its own past. Thresholds come from a budget of false incidents, see `peaks`:
+each of these `STATISTICS` has an equal part of it.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .alert import Alert
-from .baseline import RATIO_LIMIT, SIGMA_FLOOR, Z_LIMIT, Bools, Floats, NormWindow
+from .double_centred import FEWEST_LAYERS, WINDOW, Bools, Floats
+from .layer_watch import Judged, LayerWatch
+from .not_finite import NotFinite, all_finite
+from .sensor_alerts import SensorAlerts
+from .shift_watch import JudgedShift, ShiftWatch
+from .step_signals import Ints, StepSignals, layer_statistics, log_losses, log_total_norm
+from .tails import LOSS, NORM, PEAK, SHIFT, TOTAL, ZEROS
 
-# A log norm nearer than this to the window's median is within both limits: a window's average is
-# at least half of its median, as half of its values are no less than that.
-_NEAREST_ALARM = min(Z_LIMIT * SIGMA_FLOOR, math.log(RATIO_LIMIT / 2))
+FALSE_INCIDENTS: Final = 1e-4  # a step
+STATISTICS: Final = ("norm", "peak", "zeros", "total", "loss", "shift")
+
+
+@dataclass(frozen=True)
+class StepScores:
+    """Scores of one step before any threshold, signed; NaN where nothing is judged.
+
+    Attributes:
+        norm: float64 (layers,), robust z of the double-centred log norm.
+        peak: likewise, of log(max|g|/norm).
+        zeros: likewise, of the log-odds of an element to be zero.
+        shift: float64 (layers,), the larger CUSUM sum, in σ of the norm.
+        total: robust z of the log of the norm of all layers together.
+        loss: robust z of the log of the loss.
+    """
+
+    norm: Floats
+    peak: Floats
+    zeros: Floats
+    shift: Floats
+    total: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some steps, judged by everything."""
+
+    layers: Judged
+    whole: Judged
+    shift: JudgedShift
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is over its threshold."""
+        return self.layers.over is None and self.whole.over is None and self.shift.over is None
 
 
 class StepSensor:
-    """Judges the gradient norms, non-finite counts and the loss of each step.
+    """Judges the gradients and the loss of each step.
+
+    A deep copy goes on by itself: little more than the window is copied.
 
     Args:
         names: the layers' names in the order of their numbers.
+        numel: elements of each layer's gradient.
+        false_incidents: budget, as a probability per step of a healthy run; None raises no
+            statistical alerts: what is not finite is told all the same.
     """
 
-    def __init__(self, names: list[str]) -> None:
-        self._names = names
-        self._window = NormWindow(len(names))
-        self._nonfinite_before = np.zeros(len(names), dtype=bool)
-        self._loss_was_finite = True
+    def __init__(
+        self,
+        names: Sequence[str],
+        numel: Sequence[int] | Ints,
+        *,
+        false_incidents: float | None = FALSE_INCIDENTS,
+    ) -> None:
+        self._numel = np.asarray(numel, dtype=np.int64)
+        layers = len(names)
+        budget = None if false_incidents is None else false_incidents / len(STATISTICS)
+        norm = NORM if layers >= FEWEST_LAYERS else replace(NORM, tail=TOTAL.tail)
+        self._layers = LayerWatch([norm, PEAK, ZEROS], layers, budget=budget, trends=True)
+        self._whole = LayerWatch([TOTAL, LOSS], 1, budget=budget)
+        self._shift = ShiftWatch(layers, tail=SHIFT, budget=budget)
+        self._finite = NotFinite(names)
+        self._said = SensorAlerts(names)
 
-    def judge(
-        self, step: int, norms: Floats, nonfinite: NDArray[np.int64], loss: float | None
-    ) -> list[Alert]:
-        """Alerts of one step.
+    def judge(self, step: int, signals: StepSignals, loss: float | None) -> list[Alert]:
+        """Alerts of one step, which is taken in.
 
         Args:
             step: the optimizer step.
-            norms: shape (layers,); NaN for a layer without a gradient.
-            nonfinite: shape (layers,), number of NaN and infinite elements.
+            signals: of all layers, shape (layers,).
             loss: the training loss, or None when it was not observed.
         """
-        bad = nonfinite > 0
-        norms = np.where(bad, np.nan, norms)
-        far = self._window.far(norms, _NEAREST_ALARM)
-        if not (far.any() or bad.any()):
-            self._window.admit(norms, ~bad)
-            self._nonfinite_before = bad
-            return self.judge_loss(step, loss)
-        ratio, z = self._window.ratio(norms, far), self._window.robust_z(norms, far)
-        with np.errstate(invalid="ignore"):
-            too_large, odd = ratio > RATIO_LIMIT, np.abs(z) > Z_LIMIT
-        self._window.admit(norms, ~(bad | too_large | odd))
-        return [
-            *self.judge_loss(step, loss),
-            *self._nonfinite_alerts(step, bad, nonfinite),
-            *self._alerts(step, "norm_ratio", too_large, ratio, RATIO_LIMIT, "times its average"),
-            *self._alerts(step, "norm_robust_z", odd, z, Z_LIMIT, "robust σ from its median"),
-        ]
+        block = self._judged(signals.many, [loss])
+        alerts = [*self.judge_loss(step, loss), *self._finite.judge(step, signals.nonfinite)]
+        if not block.quiet:
+            values = self.thresholds
+            alerts += self._said.of_layers(step, block.layers, values)
+            alerts += self._said.of_shift(step, block.shift, values)
+            alerts += self._said.of_whole(step, block.whole, values)
+        self._admit(block)
+        return alerts
 
-    def admit_quiet(self, norms: Floats, nonfinite: Floats, losses: list[float | None]) -> bool:
+    def admit_quiet(self, signals: StepSignals, losses: Sequence[float | None]) -> bool:
         """Take in several steps if `judge` would raise no alert in any of them.
 
         Args:
-            norms: shape (steps, layers); NaN for a layer without a gradient.
-            nonfinite: likewise, number of NaN and infinite elements.
+            signals: shape (steps, layers).
             losses: of each step, or None.
 
         Returns:
             False if it might: nothing was taken in, and each step has to be judged.
         """
-        finite = all(loss is None or math.isfinite(loss) for loss in losses)
-        if not finite or nonfinite.any() or not self._window.admit_quiet(norms, _NEAREST_ALARM):
+        steps = len(signals.norms)
+        if not all_finite(signals.nonfinite, losses) or steps >= WINDOW:
             return False
-        self._nonfinite_before[:] = False
-        if any(loss is not None for loss in losses):
-            self._loss_was_finite = True
+        before = self._remember(steps)
+        first = 0
+        while first < steps:
+            last = min(first + self._layers.at_once, steps)
+            block = self._judged(signals.steps(first, last), losses[first:last])
+            if not block.quiet:
+                self._go_back(before)
+                return False
+            self._admit(block)
+            first = last
+        self._finite.take_quiet(losses)
         return True
 
     def judge_loss(self, step: int, loss: float | None) -> list[Alert]:
-        """Alerts of a step of which only the loss is to be judged."""
-        if loss is None:
-            return []
-        finite = math.isfinite(loss)
-        first, self._loss_was_finite = self._loss_was_finite and not finite, finite
-        if not first:
-            return []
-        detail = {"text": f"the loss is {loss}"}
-        return [Alert(step, "nonfinite_loss", None, "", 1.0, 0.0, "suspect", detail)]
+        """Alerts of a step of which only whether its loss is finite is to be judged."""
+        return self._finite.judge_loss(step, loss)
 
-    def _nonfinite_alerts(self, step: int, bad: Bools, count: NDArray[np.int64]) -> list[Alert]:
-        # a standing condition is one alert, not one a step
-        new, self._nonfinite_before = bad & ~self._nonfinite_before, bad
-        return self._alerts(
-            step, "nonfinite_gradient", new, count.astype(float), 0.0, "non-finite elements"
-        )
+    def scores(self, signals: StepSignals, loss: float | None = None) -> StepScores:
+        """The scores that `judge` would compare with `thresholds`; nothing is taken in.
 
-    def _alerts(
-        self, step: int, detector: str, which: Bools, score: Floats, limit: float, unit: str
-    ) -> list[Alert]:
-        if not which.any():
-            return []
-        return [
-            Alert(
-                step,
-                detector,
-                int(layer),
-                self._names[layer],
-                float(score[layer]),
-                limit,
-                "suspect",
-                {"text": f"gradient {_said(score[layer])} {unit}"},
-            )
-            for layer in np.flatnonzero(which)
-        ]
+        Args:
+            signals: of one step, shape (layers,).
+            loss: of that step.
+        """
+        block = self._judged(signals.many, [loss])
+        norm, peak, zeros = block.layers.score[0, :, 0]
+        total, of_loss = block.whole.score[0, :, 0, 0].tolist()
+        return StepScores(norm, peak, zeros, block.shift.score[0, 0], total, of_loss)
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """What |score| of each of `STATISTICS` is compared with now; inf for never."""
+        found = [*self._layers.thresholds, *self._whole.thresholds, self._shift.threshold]
+        return {name: held.value for name, held in zip(STATISTICS, found, strict=True)}
+
+    def _judged(self, signals: StepSignals, losses: Sequence[float | None]) -> Block:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            x = layer_statistics(signals, self._numel)
+            layers = self._layers.judge(x[:, :, None])
+            whole = np.stack([log_total_norm(signals), log_losses(losses)], axis=1)
+            judged = self._whole.judge(whole[..., None, None])
+            if judged.over is not None:
+                layers = self._layers.judge_beside(layers, _any_of_step(judged.over))
+            if layers.over is not None and judged.over is not None:
+                # one layer's fault moves the total, too, and is told by its own name
+                judged = self._whole.without(judged, 0, _any_of_step(layers.over))
+            z = layers.detrended
+            assert z is not None  # asked for
+            if layers.over is not None:
+                z = np.where(layers.over[:, 0], np.nan, z)
+            return Block(layers, judged, self._shift.judge(z))
+
+    def _admit(self, block: Block) -> None:
+        anew = self._layers.admit(block.layers)
+        self._whole.admit(block.whole)
+        self._shift.admit(block.shift, None if anew is None else anew[0])
+
+    def _remember(self, steps: int) -> tuple[Any, ...]:
+        return tuple(watch.remember(steps) for watch in (self._layers, self._whole, self._shift))
+
+    def _go_back(self, before: tuple[Any, ...]) -> None:
+        layers, whole, shift = before
+        self._layers.go_back(layers)
+        self._whole.go_back(whole)
+        self._shift.go_back(shift)
 
 
-def _said(score: np.float64) -> str:
-    """A score as text; a count in full."""
-    return f"{score:.0f}" if score == np.floor(score) else f"{score:.4g}"
+def _any_of_step(over: Bools) -> Bools:
+    found: Bools = np.logical_or.reduce(over.reshape(len(over), -1), axis=1)
+    return found

@@ -78,7 +78,9 @@ class Trace:
 
     def alert(self, step: int, severity: str = "proven", **detail: Any) -> Alert:
         """An alert in layer 1, as a detector would raise it."""
-        detector, score = ("carried_digest", 1.0) if severity == "proven" else ("norm_ratio", 44.0)
+        detector, score = (
+            ("carried_digest", 1.0) if severity == "proven" else ("gradient_norm", 44.0)
+        )
         alert = Alert(step, detector, 1, NAMES[1], score, 32.0, severity, detail)
         self.row(
             "alerts",
@@ -96,7 +98,7 @@ class Trace:
         self, step: int, number: int, opened: int, *, proven: bool, closed: int | None = None
     ) -> None:
         """A row of an incident as it was at `step`."""
-        detector = "carried_digest" if proven else "norm_ratio"
+        detector = "carried_digest" if proven else "gradient_norm"
         evidence = {
             "alerts": 1,
             "detectors": [detector],

@@ -140,7 +140,7 @@ def test_marks_of_alerts_are_few_and_lose_no_alert(tmp_path: Path, steps: int) -
     run = make_run(tmp_path / "run")
     with Trace(run) as trace:
         numbers = np.arange(1, steps + 1)
-        trace.rows("alerts", numbers, layer=0, detector="norm_ratio", severity="suspect")
+        trace.rows("alerts", numbers, layer=0, detector="gradient_norm", severity="suspect")
         trace.alert(5)
         trace.row("events", 1, kind="start", detail="{}")
     with RunReader(run) as reader:

@@ -74,7 +74,7 @@ BROKEN: dict[str, tuple[str, Callable[..., Any], Callable[[Bench], Outcome]]] = 
     ),
     "gradients": (
         "sdc_guard.detect.sensor.StepSensor.judge", nothing,
-        lambda b: gradients.gradient("norm_ratio", 1e6, b),
+        lambda b: gradients.gradient("gradient_norm", 1e6, b),
     ),
     "loss": ("sdc_guard.detect.sensor.StepSensor.judge_loss", nothing, gradients.loss_not_finite),
     "shadow": (REPEAT, lambda *_: None, gradients.shadow),

@@ -1,0 +1,251 @@
+"""How far each layer is from its own past, with what all layers and all ranks share taken out.
+
+x is the logarithm of a measure of (rank, layer) at a step.
+
+    r = x − median over ranks − c,   c = median over layers of (r − the layer's own level)
+    z = (r − m) / (1.4826 · MAD + s₀)
+
+m and MAD are the median and the median absolute deviation of the layer's last `WINDOW` admitted r;
+the level is m. So a change that all ranks share (a schedule of the learning rate) and one that all
+layers of a rank share (a spike of the whole model, a bad batch) leave z as it is. Layers differ in
+size by orders of magnitude: without their own levels the median over them would be the value, and
+the noise, of the one layer in the middle. With few layers their median is no better than each of
+them, and is not taken out. It is the two-way median polish of Tukey (1977), as steps come.
+
+Median and MAD are renewed every `RENEWAL` steps, more often at first: in between they hold still.
+The window holds the last steps, with a gap where a value was missing or not admitted.
+
+A median over the window lags half of it behind a trend, which summed up step by step looks like a
+shift. `Scored.detrended` is z against the line through the medians of the older and the newer half
+of the window (Tukey's resistant line) instead of m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .medians import middles, middles_of_sorted
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+WINDOW: Final = 128
+WARM_UP: Final = 32  # values in the window before a stream is judged
+LASTING: Final = WINDOW - WARM_UP  # rejected steps that leave too little in the window to judge by
+RENEWAL: Final = 16  # a power of two: before that many steps it is renewed after 1, 2, 4, 8
+FEWEST_LAYERS: Final = 4  # for their median to be taken out
+MAD_TO_SIGMA: Final = 1.4826  # the MAD of a normal distribution is σ/1.4826
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Some steps seen against the past, float64 (steps, kinds, ranks, layers).
+
+    Attributes:
+        residual: r; NaN where x is.
+        z: NaN also where there is too little past.
+        detrended: of the first kind alone, z against the window's line; (steps, ranks, layers).
+            None unless asked for.
+    """
+
+    residual: Floats
+    z: Floats
+    detrended: Floats | None
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Value at the step `begun`, and its change per step; (ranks, layers)."""
+
+    begun: int
+    value: Floats
+    slope: Floats
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What is known of the window, (kinds, ranks, layers); arrays in it are never written to."""
+
+    steps: int
+    level: Floats
+    spread: Floats
+    judgeable: Bools
+    all_known: bool
+    all_judgeable: bool
+    rejected: NDArray[np.int64] | None
+    line: _Line | None
+
+
+class DoubleCentred:
+    """The recent past of all streams (kind, rank, layer).
+
+    Args:
+        layers: how many.
+        ranks: how many; 1 for a process alone, whose ranks' median is then not taken out.
+        floors: s₀ of each kind of measure, in the unit of its x: a stream that never moved is no
+            reason to divide by zero.
+        warm_up: values in the window before a stream is judged.
+        trends: whether `Scored.detrended` is wanted; it is NaN until the window is full.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        *,
+        ranks: int = 1,
+        floors: Sequence[float],
+        warm_up: int = WARM_UP,
+        trends: bool = False,
+    ) -> None:
+        self._shape = (len(floors), ranks, layers)
+        self._floors = np.array(floors)[:, None, None]
+        self._warm_up, self._trends = warm_up, trends
+        # a row a stream, so that each lies in one piece; float32 sorts several times faster
+        self._window = np.full((len(floors) * ranks * layers, WINDOW), np.nan, dtype=np.float32)
+        unknown = np.full(self._shape, np.nan)
+        never = np.zeros(self._shape, dtype=bool)
+        self._past = _Past(0, unknown, unknown, never, False, False, None, None)
+
+    @property
+    def until_renewal(self) -> int:
+        """Steps that may be scored together before medians are renewed; at least 1."""
+        steps = self._past.steps
+        return max(1, steps) if steps < RENEWAL else RENEWAL - steps % RENEWAL
+
+    @property
+    def judgeable(self) -> Bools:
+        """Streams with enough past, shape (kinds, ranks, layers)."""
+        return self._past.judgeable
+
+    def score(self, x: Floats) -> Scored:
+        """Score some steps; nothing is changed.
+
+        Args:
+            x: logarithms, shape (steps, kinds, ranks, layers), no more steps than
+                `until_renewal`. NaN for what is missing, or is not to be judged.
+        """
+        past, residual = self._past, self._centred(x)
+        z = (residual - past.level) / past.spread
+        if not past.all_judgeable:
+            z = np.where(past.judgeable, z, np.nan)
+        return Scored(residual, z, self._detrended(residual[:, 0]) if self._trends else None)
+
+    def _centred(self, x: Floats) -> Floats:
+        if self._shape[1] > 1:
+            x = x - np.moveaxis(middles(np.moveaxis(x, 2, 3)), 3, 2)
+        if self._shape[2] < FEWEST_LAYERS:
+            return x
+        past = self._past
+        shared = middles(x - past.level if past.steps else x)
+        if not past.all_known:  # a rank without any layer that has been seen before
+            shared = np.where(np.isfinite(shared), shared, 0.0)
+        residual: Floats = x - shared
+        return residual
+
+    def _detrended(self, residual: Floats) -> Floats:
+        line = self._past.line
+        if line is None:
+            return np.full(residual.shape, np.nan)
+        since = self._past.steps - line.begun + np.arange(len(residual))[:, None, None]
+        found: Floats = (residual - (line.value + line.slope * since)) / self._past.spread[0]
+        return found
+
+    def admit(self, residual: Floats, healthy: Bools | None = None) -> Bools | None:
+        """Take in steps that were scored, and renew medians if it is time to.
+
+        Args:
+            residual: of `score`.
+            healthy: streams that raised no alarm, like `residual`; None for all.
+
+        Returns:
+            The streams, shape (kinds, ranks, layers), that were out of their limits for so long
+            that they begin anew: a shift that stands is the new level. None for none.
+        """
+        values = residual if healthy is None else np.where(healthy, residual, np.nan)
+        steps, before = len(values), self._past
+        self._window[:, _columns(before.steps, steps)] = values.reshape(steps, -1).T
+        rejected, anew = self._count_rejected(healthy, steps)
+        now = before.steps + steps
+        if anew is not None:
+            self._window[anew.ravel()] = np.nan
+        renew = anew is not None or now % RENEWAL == 0 or now in (1, 2, 4, 8)
+        self._past = self._renewed(now, rejected) if renew else _moved(before, now, rejected)
+        return anew
+
+    def _count_rejected(
+        self, healthy: Bools | None, steps: int
+    ) -> tuple[NDArray[np.int64] | None, Bools | None]:
+        """Net number of rejected steps of each stream, back to 0 as it is admitted again."""
+        before = self._past.rejected
+        if healthy is None and before is None:
+            return None, None
+        out = np.zeros(self._shape, dtype=np.int64) if healthy is None else (~healthy).sum(axis=0)
+        rejected = np.maximum(0, (0 if before is None else before) + 2 * out - steps)
+        anew: Bools = rejected >= LASTING
+        rejected = np.where(anew, 0, rejected)
+        return (rejected if rejected.any() else None), (anew if anew.any() else None)
+
+    def _renewed(self, steps: int, rejected: NDArray[np.int64] | None) -> _Past:
+        ordered = np.sort(self._window, axis=1)  # NaN sorts last
+        count = np.isfinite(ordered).sum(axis=1)
+        middle = middles_of_sorted(ordered, count)
+        apart = np.abs(ordered - middle[:, None].astype(np.float32))
+        apart.sort(axis=1)
+        spread = MAD_TO_SIGMA * middles_of_sorted(apart, count).reshape(self._shape)
+        judgeable = (count >= self._warm_up).reshape(self._shape)
+        return _Past(
+            steps=steps,
+            level=middle.reshape(self._shape),
+            spread=spread + self._floors,
+            judgeable=judgeable,
+            all_known=bool(count.all()),
+            all_judgeable=bool(judgeable.all()),
+            rejected=rejected,
+            line=self._through_halves(steps) if self._trends and steps >= WINDOW else None,
+        )
+
+    def _through_halves(self, steps: int) -> _Line:
+        half, shape = WINDOW // 2, self._shape[1:]
+        rows = self._window[: shape[0] * shape[1]]
+        oldest_first = (steps + np.arange(WINDOW)) % WINDOW
+        older = middles(rows[:, oldest_first[:half]]).reshape(shape)
+        newer = middles(rows[:, oldest_first[half:]]).reshape(shape)
+        slope = (newer - older) / half
+        # the middle of the newer half lies (half + 1) / 2 steps before the step to come
+        return _Line(steps, newer + slope * (half + 1) / 2, slope)
+
+    def remember(self, steps: int) -> tuple[_Past, NDArray[np.float32]]:
+        """What `go_back` needs to undo as many healthy steps, no more than `WINDOW`."""
+        return self._past, self._window[:, _columns(self._past.steps, steps)].copy()
+
+    def go_back(self, remembered: tuple[_Past, NDArray[np.float32]]) -> None:
+        """Undo what was admitted since; there was no alarm in it."""
+        self._past, overwritten = remembered
+        self._window[:, _columns(self._past.steps, overwritten.shape[1])] = overwritten
+
+
+def _columns(first: int, steps: int) -> slice | NDArray[np.int64]:
+    """Of the window, those of some steps: in one piece where they are."""
+    place = first % WINDOW
+    if place + steps <= WINDOW:
+        return slice(place, place + steps)
+    return (place + np.arange(steps)) % WINDOW
+
+
+def _moved(past: _Past, steps: int, rejected: NDArray[np.int64] | None) -> _Past:
+    """The same past at a later step; `dataclasses.replace` takes several times longer."""
+    return _Past(
+        steps,
+        past.level,
+        past.spread,
+        past.judgeable,
+        past.all_known,
+        past.all_judgeable,
+        rejected,
+        past.line,
+    )

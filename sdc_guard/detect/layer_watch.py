@@ -1,0 +1,197 @@
+"""Statistics of many layers, and of several ranks: what is out of its limits, and what is kept.
+
+What is out of its limits is not admitted to the past that it was judged by. A stream that stays
+out begins anew after `double_centred.LASTING` steps: a shift that stands is one incident, and then
+the level of that stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from .double_centred import MAD_TO_SIGMA, RENEWAL, Bools, DoubleCentred, Floats
+from .medians import middles
+from .peaks import PeakThreshold, Tail
+from .seen_range import SeenRange
+
+LOWEST: Final = 4.0  # σ; what is nearer is not worth telling, be it ever so rare
+_SEPARATE: Final = 25  # steps without an alarm between two that count as separate for the tail
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One statistic.
+
+    Attributes:
+        name: of it.
+        floor: s₀ of `double_centred`, in the unit of the statistic.
+        tail: calibrated, of the |score| of a single stream.
+        ranged: whether a stream's value is no alarm where the stream has been before, however
+            seldom. For what moves between a few levels (the rows of an embedding that a short
+            batch leaves out, an expert without tokens), and stays at most steps at one of them.
+    """
+
+    name: str
+    floor: float
+    tail: Tail
+    ranged: bool = False
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Some steps judged, (steps, kinds, ranks, layers).
+
+    Attributes:
+        residual: float64, see `double_centred`.
+        score: float64, signed, NaN where nothing was judged.
+        over: |score| above the threshold; None where nothing is.
+        detrended: see `double_centred.Scored`.
+    """
+
+    residual: Floats
+    score: Floats
+    over: Bools | None
+    detrended: Floats | None
+
+
+class LayerWatch:
+    """Scores, thresholds and the past of some statistics.
+
+    Args:
+        kinds: of statistics.
+        layers: how many.
+        ranks: how many are compared with each other; 1 for a process alone.
+        budget: probability with which a healthy step may raise an alarm by one of the kinds; None
+            for never.
+        trends: whether `Judged.detrended` is wanted.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[Kind],
+        layers: int,
+        *,
+        ranks: int = 1,
+        budget: float | None,
+        trends: bool = False,
+    ) -> None:
+        self.past = DoubleCentred(
+            layers, ranks=ranks, floors=[kind.floor for kind in kinds], trends=trends
+        )
+        self.thresholds = [
+            PeakThreshold(budget, kind.tail.of_the_largest(ranks * layers), LOWEST)
+            for kind in kinds
+        ]
+        self._limits = self._values()
+        self._ranges = {
+            place: SeenRange((ranks, layers)) for place, kind in enumerate(kinds) if kind.ranged
+        }
+        self._steps = 0
+        self._alarmed = np.full(len(kinds), -_SEPARATE)  # step of the newest alarm
+
+    @property
+    def at_once(self) -> int:
+        """Steps that may be judged together; at least 1."""
+        return self.past.until_renewal
+
+    def judge(self, x: Floats) -> Judged:
+        """Judge some steps; nothing is changed.
+
+        Args:
+            x: float64 (steps, kinds, ranks, layers), no more steps than `at_once`; NaN for what is
+                not to be judged.
+        """
+        scored = self.past.score(x)
+        z, over = scored.z, np.abs(scored.z) > self._limits
+        if self._ranges and over.any():
+            z = z.copy()
+            for kind, seen in self._ranges.items():
+                known = over[:, kind] & seen.holds(scored.residual[:, kind])
+                over[:, kind] &= ~known
+                z[:, kind][known] = np.nan
+        return Judged(scored.residual, z, over if over.any() else None, scored.detrended)
+
+    def judge_beside(self, judged: Judged, odd: Bools) -> Judged:
+        """The same for steps that are odd as a whole, as with a garbage batch.
+
+        All layers answer to that, each a bit differently: scores are divided by their spread over
+        the layers, where that is more than the usual 1.
+
+        Args:
+            judged: some steps.
+            odd: which of them, bool (steps,).
+        """
+        z = judged.score
+        apart = np.abs(z - middles(z))
+        spread = np.fmax(1.0, MAD_TO_SIGMA * middles(apart))
+        score = np.where(odd[:, None, None, None], z / spread, z)
+        over = np.abs(score) > self._limits
+        return replace(judged, score=score, over=over if over.any() else None)
+
+    @staticmethod
+    def without(judged: Judged, kind: int, steps: Bools) -> Judged:
+        """The same without one kind in some steps, bool (steps,): neither told nor admitted."""
+        residual, score = judged.residual.copy(), judged.score.copy()
+        residual[steps, kind], score[steps, kind] = np.nan, np.nan
+        over = None if judged.over is None else judged.over & ~np.isnan(score)
+        return replace(
+            judged,
+            residual=residual,
+            score=score,
+            over=over if over is not None and over.any() else None,
+        )
+
+    def admit(self, judged: Judged) -> Bools | None:
+        """Take in steps that were judged.
+
+        Returns:
+            Streams that begin anew, bool (kinds, ranks, layers); None for none.
+        """
+        anew = self.past.admit(judged.residual, None if judged.over is None else ~judged.over)
+        for kind, seen in self._ranges.items():
+            over_kind = None if judged.over is None else judged.over[:, kind]
+            seen.take(judged.residual[:, kind], over_kind)
+        scores = np.abs(judged.score).reshape(*judged.score.shape[:2], -1)
+        peaks = np.fmax.reduce(scores, axis=2, initial=np.nan)
+        if judged.over is not None:
+            over: Bools = np.logical_or.reduce(judged.over, axis=(2, 3))
+            peaks = self._separate(peaks, over)
+        self._steps += len(peaks)
+        for threshold, of_kind in zip(self.thresholds, peaks.T, strict=True):
+            threshold.take(of_kind)
+        if self._steps % RENEWAL == 0:
+            renewed = [threshold.renew() for threshold in self.thresholds]
+            self._limits = self._values() if any(renewed) else self._limits
+        return anew
+
+    def _separate(self, peaks: Floats, over: Bools) -> Floats:
+        """Peaks of the steps, NaN for an alarm that goes on; (steps, kinds)."""
+        peaks = peaks.copy()
+        for place, kind in np.argwhere(over):
+            step = self._steps + int(place)
+            if step - self._alarmed[kind] < _SEPARATE:
+                peaks[place, kind] = np.nan
+            self._alarmed[kind] = step
+        return peaks
+
+    def _values(self) -> Floats:
+        return np.array([threshold.value for threshold in self.thresholds])[:, None, None]
+
+    def remember(self, steps: int) -> tuple[Any, ...]:
+        """What `go_back` needs to undo as many steps without an alarm."""
+        thresholds = [threshold.remember(steps) for threshold in self.thresholds]
+        ranges = [seen.remember() for seen in self._ranges.values()]
+        return self.past.remember(steps), thresholds, ranges, self._limits, self._steps
+
+    def go_back(self, remembered: tuple[Any, ...]) -> None:
+        """Undo what was admitted since; there was no alarm in it."""
+        past, thresholds, ranges, self._limits, self._steps = remembered
+        for seen, of_range in zip(self._ranges.values(), ranges, strict=True):
+            seen.go_back(of_range)
+        self.past.go_back(past)
+        for threshold, of_threshold in zip(self.thresholds, thresholds, strict=True):
+            threshold.go_back(of_threshold)
