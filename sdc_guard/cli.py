@@ -412,6 +412,68 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
 
 
 @main.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--trials", type=click.IntRange(min=0), default=400, show_default=True)
+@click.option(
+    "--model", type=click.Choice(["gpt", "convnet", "all"]), default="all", show_default=True
+)
+@click.option(
+    "--mix", type=click.Choice(["uniform", "realistic", "both"]), default="both",
+    show_default=True, help="Single bits, or what hardware does.",
+)  # fmt: skip
+@click.option("--site", "sites", multiple=True, help="Only this site; may be given again.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Draws the faults.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Processes of one thread each (one a core)."
+)
+@click.option("--quick", is_flag=True, help="A small plan, of minutes.")
+@click.option(
+    "--report", "page", type=click.Path(path_type=Path), metavar="PAGE",
+    help="Score every detector, and write the report into this Markdown page, a figure beside it.",
+)  # fmt: skip
+@json_option
+def campaign(
+    out: Path, trials: int, model: str, mix: str, sites: tuple[str, ...], seed: int,
+    workers: int | None, quick: bool, page: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Inject many faults, each beside a run without it, and tell which of them what has found.
+
+    OUT is a DuckDB file, or a folder for one. What is finished is kept there: the same command
+    goes on where it was, also after kill -9, and more --trials make it longer.
+
+    Exit code 1: a run without a fault differed from its twin, or a fault in the state at rest or
+    in a checkpoint's bytes was found by nothing.
+
+    \b
+    Examples:
+      sdc-guard campaign campaign.duckdb --quick --trials 60
+      sdc-guard campaign campaign.duckdb --model gpt --trials 3000
+      sdc-guard campaign campaign.duckdb --report docs/scoreboard.md
+    """
+    from .campaign.command import plan_of, run_campaign
+    from .campaign.publish import check_publishable, publish
+    from .campaign.results import file_of
+
+    if page is not None:
+        check_publishable(page)
+    plan = plan_of(seed=seed, model=model, mix=mix, sites=sites, quick=quick)
+    done = run_campaign(
+        out, plan, trials, workers or os.cpu_count() or 1,
+        lambda line: click.echo(f"sdc-guard: {line}", err=True),
+    )  # fmt: skip
+    scored = {}
+    if page is not None:
+        click.echo(f"sdc-guard: scoring every detector for {page}", err=True)
+        scored = {"scoreboard": publish(file_of(out), page)}
+    if as_json:
+        click.echo(json_text("sdc-guard.campaign", **done.as_object(), **scored))
+    else:
+        for line in done.lines():
+            click.echo(line)
+    sys.exit(0 if done.sound else 1)
+
+
+@main.command()
 @run_argument
 def compact(run: Path) -> None:
     """Fold the trace's small segments into DuckDB files; safe while the run writes.

@@ -73,7 +73,9 @@ def test_the_examples_of_alerts_run(
         assert any(record.name == "training" for record in caplog.records)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/alerts.md", "docs/injector.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/alerts.md", "docs/injector.md", "docs/scoreboard.md"]
+)
 def test_the_commands_in_a_document_are_understood(document: str) -> None:
     lines = [
         shlex.split(line, comments=True)

@@ -40,7 +40,7 @@ def why_never(model: torch.nn.Module, subject: Subject) -> str:
 
 
 def hooks_on_gradients(subject: Subject) -> bool:
-    """Whether other hooks than the guard's run when a gradient is accumulated."""
+    """Whether other hooks than SDC Guard's run when a gradient is accumulated."""
     return any(
         not _is_the_guards(hook)
         for parameter in subject.parameters
@@ -49,5 +49,6 @@ def hooks_on_gradients(subject: Subject) -> bool:
 
 
 def _is_the_guards(hook: Any) -> bool:
-    owner = getattr(getattr(hook, "func", None), "__self__", None)
+    # an injected fault is not of the script either: it stands for what hardware does
+    owner = getattr(getattr(hook, "func", None), "__self__", hook)
     return type(owner).__module__.startswith("sdc_guard.")

@@ -1,0 +1,1 @@
+"""Thousands of paired trials: which faults are found, by what, and how often nothing is accused."""

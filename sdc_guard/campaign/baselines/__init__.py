@@ -1,0 +1,1 @@
+"""Detectors of others, from their published rules, to compare the sensor with."""
