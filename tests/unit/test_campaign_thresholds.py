@@ -82,7 +82,7 @@ def moving_sum(values: np.ndarray) -> np.ndarray:
     return np.convolve(values, np.ones(20), "valid")
 
 
-@pytest.mark.parametrize("tail", ["normal", "laplace", "student", "correlated"])
+@pytest.mark.parametrize("tail", ["normal", "laplace", "student", "correlated", "repeated"])
 def test_an_extrapolated_threshold_keeps_the_budget_within_a_factor(
     tail: str, rng: np.random.Generator
 ) -> None:
@@ -92,6 +92,9 @@ def test_an_extrapolated_threshold_keeps_the_budget_within_a_factor(
         "laplace": lambda size: rng.laplace(size=size),
         "student": lambda size: rng.standard_t(3, size=size),
         "correlated": lambda size: moving_sum(rng.standard_normal(size + 19)),
+        "repeated": lambda size: (
+            np.repeat(rng.standard_normal(size // 6 + 1), 6)[:size] + rng.normal(0, 0.01, size)
+        ),
     }[tail]
     realised = []
     for _ in range(12):
