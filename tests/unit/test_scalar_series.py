@@ -240,7 +240,7 @@ def test_what_leads_to_an_alarm_belongs_to_it() -> None:
 
 def test_a_budget_goes_where_it_is_needed() -> None:
     light, heavy = Tail(1.0, 0.05, 0.2, 0.0), Tail(1.2, 0.05, 0.5, 0.35)
-    assert divided(1e-4, [heavy] * 4) == [2.5e-5] * 4
+    assert divided(1e-4, [heavy] * 4) == pytest.approx([2.5e-5] * 4)
     parts = divided(1e-4, [light, heavy, light, heavy])
     rest = 0.05 * math.exp(-(LOWEST - 1.0) / 0.2)  # of the exponential tail, above the lowest limit
     assert parts[1] == parts[3] == pytest.approx((1e-4 - 2 * rest) / 2)
