@@ -115,7 +115,7 @@ class DoubleCentred:
     def until_renewal(self) -> int:
         """Steps that may be scored together before medians are renewed; at least 1."""
         steps = self._past.steps
-        return max(1, steps) if steps < RENEWAL else RENEWAL - steps % RENEWAL
+        return (1 << steps.bit_length()) - steps if steps < RENEWAL else RENEWAL - steps % RENEWAL
 
     @property
     def judgeable(self) -> Bools:
