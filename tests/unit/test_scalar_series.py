@@ -164,6 +164,8 @@ def test_one_that_is_not_a_number_is_one_alert_and_harms_nothing() -> None:
     assert [one[0] for one in spans(judged(loss, norm))] == [200, 400]
     (incident,) = judged(loss, np.full(500, math.nan)).incidents
     assert (incident.first_step, incident.last_step, incident.rows) == (0, 499, 500)
+    short = judged(loss[:8], np.full(8, math.nan))  # a scaler's search that never ends is none
+    assert spans(short) == [(0, 7, "grad_norm_not_finite")]
 
 
 def test_the_last_row_counts() -> None:
