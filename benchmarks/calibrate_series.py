@@ -3,7 +3,8 @@
     python benchmarks/calibrate_series.py                       # seeds 0 to 4: the tails
     python benchmarks/calibrate_series.py --seeds 100 105       # others: judge
 
-The first table is for detect/series_tails.py, all families pooled with as many rows each. In the
+The first table is for detect/series_tails.py, all families pooled with as many rows each; `mean`
+is that of the families' own shapes. In the
 second, rates are incidents per 10,000 rows of loss and gradient norm together; nothing went wrong
 in these logs. For the last columns single rows were changed, and they say which share of them was
 in an incident.
@@ -65,7 +66,7 @@ def families(seeds: range, rows: int) -> Iterator[Family]:
 
 def print_tails(everything: list[Family]) -> None:
     """The pooled tails of all families."""
-    heads = ("level", "share", "scale", "shape", "limit", "mean shape of the families")
+    heads = ("level", "share", "scale", "shape", "limit", "mean")
     print(f"{'tail':<12}" + "".join(f"{head:>8}" for head in heads))
     for name, at, scale in (("norm", 1, NORM_SCALE), ("loss", 0, LOSS_SCALE)):
         scores = [
