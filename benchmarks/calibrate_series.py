@@ -3,7 +3,8 @@
     python benchmarks/calibrate_series.py                       # seeds 0 to 4: the tails
     python benchmarks/calibrate_series.py --seeds 100 105       # others: judge
 
-The first table is for detect/series_tails.py, all families pooled with as many rows each. In the
+The first table is for detect/series_tails.py, all families pooled with as many rows each; `mean`
+is that of the families' own shapes. In the
 second, rates are incidents per 10,000 rows of loss and gradient norm together; nothing went wrong
 in these logs. For the last columns single rows were changed, and they say which share of them was
 in an incident.
@@ -19,7 +20,7 @@ import torch
 from machine import line, machine
 from series_streams import TAILS, TRAININGS, Floats, Made, made
 
-from sdc_guard.detect.peaks import tail_of
+from sdc_guard.detect.peaks import SHARE, pareto, tail_of
 from sdc_guard.detect.proportion import wilson
 from sdc_guard.detect.series import DEFAULT_BUDGET, judge
 from sdc_guard.detect.series_baseline import LOSS_SCALE, NORM_SCALE, Scale
@@ -65,14 +66,24 @@ def families(seeds: range, rows: int) -> Iterator[Family]:
 
 def print_tails(everything: list[Family]) -> None:
     """The pooled tails of all families."""
-    print(f"{'tail':<12}{'level':>8}{'share':>8}{'scale':>8}{'shape':>8}{'limit':>8}")
+    heads = ("level", "share", "scale", "shape", "limit", "mean")
+    print(f"{'tail':<12}" + "".join(f"{head:>8}" for head in heads))
     for name, at, scale in (("norm", 1, NORM_SCALE), ("loss", 0, LOSS_SCALE)):
-        scores = np.concatenate([_scores(one[at], scale) for _, made in everything for one in made])
+        scores = [
+            np.concatenate([_scores(one[at], scale) for one in made]) for _, made in everything
+        ]
         for side, sign, prior in (("above", 1, scale.above), ("below", -1, scale.below)):
-            tail = tail_of(np.maximum(sign * scores, 0.0), prior)
-            numbers = (tail.level, tail.share, tail.scale, tail.shape)
+            each = [np.maximum(sign * one, 0.0) for one in scores]
+            tail = tail_of(np.concatenate(each), prior)
             limit = tail.exceeded_with(DEFAULT_BUDGET / 4)
-            print(f"{name + ' ' + side:<12}" + "".join(f"{x:>8.3f}" for x in (*numbers, limit)))
+            numbers = (tail.level, tail.share, tail.scale, tail.shape, limit)
+            mean = float(np.mean([_shape(one) for one in each]))
+            print(f"{name + ' ' + side:<12}" + "".join(f"{x:>8.3f}" for x in (*numbers, mean)))
+
+
+def _shape(values: Floats) -> float:
+    level = np.quantile(values, 1 - SHARE)
+    return float(np.clip(pareto(values[values > level] - level)[1], 0.0, 0.5))
 
 
 def _scores(values: Floats, scale: Scale) -> Floats:

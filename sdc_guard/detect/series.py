@@ -13,12 +13,13 @@ from typing import Final
 
 import numpy as np
 
+from .peaks import Tail
 from .series_baseline import LOSS_SCALE, NORM_SCALE, WARM_UP, Scale
 from .series_incidents import RowAlarm, SeriesIncident, incidents
 from .series_log import Bools, Column, SeriesLog
 from .series_restarts import ONE_RESTART, gaps, restarts, starting
 from .series_states import collapsing_scale, not_finite, scaler_skips, zeros
-from .series_tails import LOWEST
+from .series_tails import LOWEST, divided
 from .series_walk import Walked, beside, own_tails, walk
 
 DEFAULT_BUDGET: Final = 1e-4
@@ -61,7 +62,7 @@ def judge(log: SeriesLog, budget: float = DEFAULT_BUDGET) -> SeriesReport:
     Args:
         log: at least one row, with a loss or a gradient norm.
         budget: false incidents a row that are accepted, above 0 and below 0.02. It is divided
-            among the signals and the two sides of each.
+            among the two sides of each signal.
     """
     began = restarts(log)
     notes: list[str] = []
@@ -70,12 +71,7 @@ def judge(log: SeriesLog, budget: float = DEFAULT_BUDGET) -> SeriesReport:
         notes.append("the grad norm is 0 in every row, as if it was not recorded: loss only")
         norm = None
     log = replace(log, grad_norm=norm)
-    signals = [one for one in (log.loss, norm) if one is not None]
-    side = budget / (2 * max(1, len(signals)))
-    walks: dict[str, tuple[Column, _Walk]] = {}
-    for name, column, scale in (("grad_norm", norm, NORM_SCALE), ("loss", log.loss, LOSS_SCALE)):
-        if column is not None:
-            walks[name] = column, _walk(column, scale, side, sorted(began), gaps(log))
+    walks = _walks(log, began, budget)
     began |= _from_gaps(walks, began)
     alarms, told = _states(log, began)
     notes += told
@@ -133,17 +129,46 @@ class _Walk:
         return ""
 
 
-def _walk(column: Column, scale: Scale, side: float, began: list[int], holes: list[int]) -> _Walk:
+def _walks(log: SeriesLog, began: dict[int, str], budget: float) -> dict[str, tuple[Column, _Walk]]:
+    """Walk over each signal twice: for its own tails, and then with limits from them."""
+    holes = gaps(log)
+    signals = {
+        name: (column, scale)
+        for name, column, scale in (
+            ("grad_norm", log.grad_norm, NORM_SCALE),
+            ("loss", log.loss, LOSS_SCALE),
+        )
+        if column is not None
+    }
+    equal = budget / (2 * max(1, len(signals)))
+    tails = {
+        name: own_tails(_walk(*signal, (equal, equal), None, began, holes).walked, signal[1])
+        for name, signal in signals.items()
+    }
+    parts = divided(budget, [tail for pair in tails.values() for tail in pair])
+    return {
+        name: (column, _walk(column, scale, (above, below), tails[name], began, holes))
+        for (name, (column, scale)), above, below in zip(
+            signals.items(), parts[::2], parts[1::2], strict=True
+        )
+    }
+
+
+def _walk(
+    column: Column,
+    scale: Scale,
+    budgets: tuple[float, float],
+    tails: tuple[Tail, Tail] | None,
+    began: dict[int, str],
+    holes: list[int],
+) -> _Walk:
     usable = column.finite & ((column.values > 0) if scale.logarithm else True)
     rows = np.flatnonzero(usable)
-    first = np.searchsorted(rows, began)
-    holes_at = np.searchsorted(rows, holes)
-    values, begins, after = column.values[rows], first.tolist(), holes_at.tolist()
-    walked = walk(values, scale, side, None, begins, after)
-    tails = own_tails(walked, scale)
-    if tails is not None:
-        walked = walk(values, scale, side, tails, begins, after)
-    return _Walk(rows, walked, len(rows), scale)
+    begins = np.searchsorted(rows, sorted(began)).tolist()
+    after = np.searchsorted(rows, holes).tolist()
+    return _Walk(
+        rows, walk(column.values[rows], scale, budgets, tails, begins, after), len(rows), scale
+    )
 
 
 def _from_gaps(walks: dict[str, tuple[Column, _Walk]], began: dict[int, str]) -> dict[int, str]:

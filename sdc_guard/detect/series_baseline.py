@@ -22,7 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from .peaks import Tail
-from .series_tails import LOSS_ABOVE, LOSS_BELOW, NORM_ABOVE, NORM_BELOW
+from .series_tails import LOSS_ABOVE, LOSS_BELOW, LOSS_SHAPES, NORM_ABOVE, NORM_BELOW, NORM_SHAPES
 
 Floats = NDArray[np.float64]
 
@@ -43,6 +43,7 @@ class Scale:
         relative_floor: likewise, times the trend's absolute value.
         above: tail of z of healthy logs, as far as it is positive.
         below: that of −z.
+        shapes: what the shape of a log's own tail is drawn to, above and below.
     """
 
     logarithm: bool
@@ -51,15 +52,28 @@ class Scale:
     relative_floor: float
     above: Tail
     below: Tail
+    shapes: tuple[float, float]
 
 
 # The floors are what a person would not call odd in a series without noise: 5 % of a norm, 0.5 %
 # of a loss. A log's own rounding stays below them.
 NORM_SCALE: Final = Scale(
-    logarithm=True, trend=0, floor=0.05, relative_floor=0.0, above=NORM_ABOVE, below=NORM_BELOW
+    logarithm=True,
+    trend=0,
+    floor=0.05,
+    relative_floor=0.0,
+    above=NORM_ABOVE,
+    below=NORM_BELOW,
+    shapes=NORM_SHAPES,
 )
 LOSS_SCALE: Final = Scale(
-    logarithm=False, trend=16, floor=0.0, relative_floor=0.005, above=LOSS_ABOVE, below=LOSS_BELOW
+    logarithm=False,
+    trend=16,
+    floor=0.0,
+    relative_floor=0.005,
+    above=LOSS_ABOVE,
+    below=LOSS_BELOW,
+    shapes=LOSS_SHAPES,
 )
 
 

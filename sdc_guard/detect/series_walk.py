@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -56,7 +56,7 @@ class Walked:
 def walk(
     values: Floats,
     scale: Scale,
-    budget: float | None,
+    budgets: tuple[float, float] | None,
     tails: tuple[Tail, Tail] | None = None,
     restarts: Iterable[int] = (),
     gaps: Iterable[int] = (),
@@ -66,12 +66,17 @@ def walk(
     Args:
         values: finite; positive where the scale is logarithmic. Shape (rows,).
         scale: how they are judged.
-        budget: false alarms a row on each side that are accepted; None to raise none.
+        budgets: false alarms a row that are accepted, above and below; None to raise none.
         tails: what limits begin from, above and below; those of the scale by default.
         restarts: rows that begin a new window.
         gaps: rows before which steps are missing.
     """
-    sides = [PeakThreshold(budget, tail, LOWEST) for tail in tails or (scale.above, scale.below)]
+    sides = [
+        PeakThreshold(budget, tail, LOWEST)
+        for budget, tail in zip(
+            budgets or (None, None), tails or (scale.above, scale.below), strict=True
+        )
+    ]
     walker = _Walker(SeriesBaseline(scale), sides[0], sides[1], len(values))
     judged = walker.baseline.judged(values)
     begins, holes = set(restarts), set(gaps)
@@ -91,8 +96,8 @@ def walk(
     return walker.result()
 
 
-def own_tails(walked: Walked, scale: Scale) -> tuple[Tail, Tail] | None:
-    """The tails of a series as a whole, without its alarms; None if it is too short for that.
+def own_tails(walked: Walked, scale: Scale) -> tuple[Tail, Tail]:
+    """The tails of a series as a whole, without its alarms; those of the scale if it is short.
 
     A log lies there complete: its later rows tell of the noise of its first ones, too.
     """
@@ -100,8 +105,12 @@ def own_tails(walked: Walked, scale: Scale) -> tuple[Tail, Tail] | None:
     calm[list(walked.alarms)] = False
     z = walked.z[calm]
     if len(z) < FEWEST:
-        return None
-    return tail_of(np.maximum(z, 0.0), scale.above), tail_of(np.maximum(-z, 0.0), scale.below)
+        return scale.above, scale.below
+    above, below = (
+        replace(tail, shape=shape)
+        for tail, shape in zip((scale.above, scale.below), scale.shapes, strict=True)
+    )
+    return tail_of(np.maximum(z, 0.0), above), tail_of(np.maximum(-z, 0.0), below)
 
 
 def beside(z: Floats, alarms: tuple[int, ...], lowest: float) -> NDArray[np.intp]:

@@ -46,7 +46,7 @@ def read_event_files(path: Path, files: dict[str, list[Path]], asked: Asked) -> 
         LogUnreadable: no run has anything to judge.
     """
     tables: list[LogTable] = []
-    refused: SdcGuardErrors = []
+    refused: list[LogUnreadable | UsageError] = []
     for run, paths in files.items():
         tags = _Tags()
         for one in paths:
@@ -60,9 +60,6 @@ def read_event_files(path: Path, files: dict[str, list[Path]], asked: Asked) -> 
     if not tables:
         raise refused[0] if refused else LogUnreadable("no scalars in it", where=str(path))
     return tables
-
-
-SdcGuardErrors = list[LogUnreadable | UsageError]
 
 
 @dataclass

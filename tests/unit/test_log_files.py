@@ -332,6 +332,7 @@ def test_two_writers_are_told_apart_from_a_restart() -> None:
         steps_of(range(1000), range(900, 1500), range(1400, 2000)),
         steps_of(range(1000), range(1000)),
         steps_of(*[range(100, 150)] * 20),
+        steps_of(*[range(100)] * 6),
     ):
         assert arrange(restarted).parts == (restarted,)
 

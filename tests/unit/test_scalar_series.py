@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from sdc_guard.detect.peaks import Tail
 from sdc_guard.detect.series import SeriesReport, judge
 from sdc_guard.detect.series_baseline import LOSS_SCALE, NORM_SCALE, WINDOW, SeriesBaseline
 from sdc_guard.detect.series_log import Column, SeriesLog
-from sdc_guard.detect.series_walk import walk
+from sdc_guard.detect.series_tails import LOWEST, divided
+from sdc_guard.detect.series_walk import beside, walk
 
 Floats = NDArray[np.float64]
 SEED = 20
@@ -107,6 +109,13 @@ def test_zeros_of_a_gradient_are_no_small_norms() -> None:
     )
 
 
+def test_a_loss_that_is_mostly_zero_has_no_scale() -> None:
+    rng = np.random.default_rng(SEED)
+    loss = np.where(rng.random(400) < 0.7, 0.0, np.round(1e-4 * rng.normal(size=400), 4))
+    loss[200], loss[150] = -0.0009, math.inf
+    assert spans(judged(loss)) == [(150, 150, "loss_not_finite")]
+
+
 def test_a_gradient_that_stays_zero_is_one_incident() -> None:
     loss, norm = healthy(500)
     norm[300:] = 0.0
@@ -155,6 +164,8 @@ def test_one_that_is_not_a_number_is_one_alert_and_harms_nothing() -> None:
     assert [one[0] for one in spans(judged(loss, norm))] == [200, 400]
     (incident,) = judged(loss, np.full(500, math.nan)).incidents
     assert (incident.first_step, incident.last_step, incident.rows) == (0, 499, 500)
+    short = judged(loss[:8], np.full(8, math.nan))  # a scaler's search that never ends is none
+    assert spans(short) == [(0, 7, "grad_norm_not_finite")]
 
 
 def test_the_last_row_counts() -> None:
@@ -224,6 +235,22 @@ def test_a_scaler_that_searches_its_scale_is_no_incident() -> None:
     assert judged(loss, norm).incidents
 
 
+def test_what_leads_to_an_alarm_belongs_to_it() -> None:
+    z = np.array([0.1, 6.0, 0.2, 5.5, -7.0, 20.0, 5.0, 4.9, 6.0, math.nan, 30.0])
+    assert beside(z, (5, 10), 5.0).tolist() == [3, 4, 5, 6, 10]
+
+
+def test_a_budget_goes_where_it_is_needed() -> None:
+    light, heavy = Tail(1.0, 0.05, 0.2, 0.0), Tail(1.2, 0.05, 0.5, 0.35)
+    assert divided(1e-4, [heavy] * 4) == pytest.approx([2.5e-5] * 4)
+    parts = divided(1e-4, [light, heavy, light, heavy])
+    rest = 0.05 * math.exp(-(LOWEST - 1.0) / 0.2)  # of the exponential tail, above the lowest limit
+    assert parts[1] == parts[3] == pytest.approx((1e-4 - 2 * rest) / 2)
+    for part, tail in zip(parts, [light, heavy] * 2, strict=True):
+        limit = max(LOWEST, tail.exceeded_with(part))
+        assert limit == LOWEST if tail is light else limit > 10
+
+
 def test_what_lasts_is_one_incident_and_then_normal() -> None:
     loss, norm = healthy(1200)
     norm[400:] *= 50
@@ -262,8 +289,8 @@ def test_a_missing_value_is_neither_zero_nor_odd() -> None:
 def test_the_unit_of_a_norm_does_not_matter(seed: int, power: int) -> None:
     _, norm = healthy(300, seed)
     norm[250] *= 40
-    z = walk(norm, NORM_SCALE, 1e-5).z
-    other = walk(norm * 2.0**power, NORM_SCALE, 1e-5).z
+    z = walk(norm, NORM_SCALE, (1e-5, 1e-5)).z
+    other = walk(norm * 2.0**power, NORM_SCALE, (1e-5, 1e-5)).z
     np.testing.assert_allclose(z, other, rtol=1e-9, atol=1e-9)
 
 
