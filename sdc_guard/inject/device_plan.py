@@ -93,7 +93,9 @@ class DevicePlan:
             InjectionError: a tensor of another dtype, or one that has no memory of its own for
                 each element; it names tensor and dtype.
         """
-        self._refuse_other(tensor, step)
+        self._refuse_other(tensor)
+        if step.device != self.log.device:
+            raise InjectionError(f"the step is on {step.device}, its faults on {self.log.device}")
         if self._is_idle(step):
             return
         corrupt(local(tensor).data, self._plan, step, self.log)  # detach() would tell autograd
@@ -119,41 +121,49 @@ class DevicePlan:
     def revert(self, tensor: torch.Tensor) -> tuple[int, ...]:
         """Put words back to what they were before their fault fired last; waits for the device.
 
-        A word that is not what was injected any more is left alone: it has been written to since.
+        A word that is not what was injected any more is left alone: it has been written to since,
+        or the tensor has become too small to have it.
+
+        Args:
+            tensor: as of `apply`.
 
         Returns:
             indices of those that were left alone, as recorded.
 
         Raises:
-            InjectionError: a word read back as something else than what had been written to it.
+            InjectionError: see `apply`; or a word read back as something else than what had been
+                written to it.
         """
+        self._refuse_other(tensor)
         integers = as_integers(local(tensor))
+        if not integers.numel():
+            return tuple(sorted({x.index for hit in self.hits().values() for x in hit.touched}))
         row, log = memory(integers), self.log
         words = upload(_joined([x.words for x in self._planned]), log.device)
         recorded = _joined([x.recorded for x in self._planned])
-        places = offsets(integers, words)
+        places = offsets(integers, words.clamp(max=integers.numel() - 1))
         left = torch.zeros(len(words), dtype=torch.bool, device=log.device)
         # the newest first: a later fault may have hit the same word
         fired = log[:, FIRED] > 0
         for step in sorted(set(log[fired, STEP].tolist()), reverse=True):
             of_step = fired & (log[:, STEP] == step)
             there = unsigned(row[places])
-            same = of_step & (there == log[:, AFTER])
+            same = of_step & (there == log[:, AFTER]) & (words < integers.numel())
             found = write(row, places, there, log[:, BEFORE], same)
             if bool((same & (found != log[:, BEFORE])).any()):
                 raise InjectionError(f"a word of {self._name} did not take its old value")
             left |= of_step & ~same
         return tuple(sorted({int(x) for x in recorded[left.cpu().numpy()]}))
 
-    def _refuse_other(self, tensor: torch.Tensor, step: torch.Tensor) -> None:
-        if tensor.dtype != self._dtype:
-            raise InjectionError(
-                f"{self._name} is of {tensor.dtype}, and its faults were planned for {self._dtype}"
-            )
-        here = self.log.device
-        for what, device in ((f"{self._name}", tensor.device), ("the step", step.device)):
-            if device != here:
-                raise InjectionError(f"{what} is on {device}, and its faults on {here}")
+    def _refuse_other(self, tensor: torch.Tensor) -> None:
+        for what, found, planned in (
+            ("of", tensor.dtype, self._dtype),
+            ("on", tensor.device, self.log.device),
+        ):
+            if found != planned:
+                raise InjectionError(
+                    f"{self._name} is {what} {found}, and its faults were planned for {planned}"
+                )
 
     def _is_idle(self, step: torch.Tensor) -> bool:
         """Whether the host knows without waiting that nothing can fire."""

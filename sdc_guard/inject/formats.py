@@ -51,7 +51,7 @@ _NUMBERS: Final = {
     torch.float32: FloatFormat(23, 0x7F7F_FFFF, 0x7F80_0000),
     torch.float16: FloatFormat(10, 0x7BFF, 0x7C00),
     torch.bfloat16: FloatFormat(7, 0x7F7F, 0x7F80),
-    # neither has an infinity: torch saturates the first since 2.13 or so, NaN is next to it
+    # has no infinity: it saturates, as in torch 2.13
     torch.float8_e4m3fn: FloatFormat(3, 0x7E, 0x7E),
     torch.float8_e5m2: FloatFormat(2, 0x7B, 0x7C),
     torch.float8_e4m3fnuz: FloatFormat(3, 0x7F, 0x80, negative_zero=False),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from sdc_guard.inject.fault import Draw, Fault, Touched
 from sdc_guard.inject.operation import CERTAIN, LOG_COLUMNS, PLAN_COLUMNS, corrupt_by_torch, due
 from sdc_guard.inject.planned import plan_fault
 
+ROOT = Path(__file__).resolve().parents[2]
 DRAW = Draw(3, "weight", 0, 0)
 
 
@@ -224,10 +228,23 @@ def test_a_tensor_of_another_kind_than_planned_for_is_refused() -> None:
     plan = plan_of(torch.ones(3), Fault("weight", 0))
     with pytest.raises(InjectionError, match=r"w is of torch\.bfloat16, .* for torch\.float32"):
         plan.apply(torch.ones(3, dtype=torch.bfloat16), at(0))
-    with pytest.raises(InjectionError, match="w is on meta"):
+    with pytest.raises(InjectionError, match=r"w is on meta, .* for cpu"):
         plan.apply(torch.ones(3, device="meta"), at(0))
+    with pytest.raises(InjectionError, match=r"w is of torch\.int32, .* for torch\.float32"):
+        plan.revert(torch.ones(3, dtype=torch.int32))
     with pytest.raises(InjectionError, match="the step is on meta"):
         plan.apply(torch.ones(3), torch.zeros((), dtype=torch.int64, device="meta"))
+
+
+@pytest.mark.parametrize("size", [0, 2])
+def test_words_that_a_smaller_tensor_no_longer_has_are_left_alone(size: int) -> None:
+    tensor = torch.ones(4)
+    fault = Fault("activation", 0, index=1, bit=31, pattern="lane", period=2)
+    plan = plan_of(tensor, fault)
+    plan.apply(tensor, at(0))
+    assert tensor.tolist() == [1, -1, 1, -1]
+    assert plan.revert(tensor[:size]) == ((3,) if size else (1, 3))
+    assert tensor.tolist() == [1, 1 if size else -1, 1, -1]
 
 
 def test_a_word_that_does_not_hold_what_is_written_is_an_error(
@@ -262,3 +279,17 @@ def test_plain_torch_waits_for_no_device(dtype: torch.dtype) -> None:
         corrupt_by_torch(tensor, plan, torch.empty((), dtype=torch.int64, device="cuda"), log)
     assert waits.found == []
     assert "scatter_add_" in waits.on_device
+
+
+def test_neither_triton_nor_a_compiler_is_imported_for_tensors_in_host_memory() -> None:
+    code = (
+        "import sys, torch\n"
+        "from sdc_guard.inject.corrupt import corrupt\n"
+        "plan, log = torch.ones(1, 9).long(), torch.ones(1, 5).long()\n"
+        "corrupt(torch.ones(2), plan, torch.tensor(1), log)\n"
+        "print({'triton', 'torch._dynamo'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.splitlines() == ["set()"]
