@@ -241,6 +241,20 @@ def test_the_gradient_of_an_output(effect: Any) -> None:
     assert torch.equal(model[0].weight.grad, gradient.T @ x)
 
 
+def test_the_memory_of_a_gradient_is_shared_and_a_result_is_not() -> None:
+    for effect, sound in (("compute", True), ("memory", False)):
+        model = nn.Sequential(nn.Linear(4, 3))
+        factors, other = torch.arange(1.0, 4.0), torch.ones(3, requires_grad=True)
+        with Injector(model, torch.optim.SGD(model.parameters()), seed=0) as injector:
+            injector.add(Fault("output_gradient", 0, "0", 1, change="zero", effect=effect))  # type: ignore[arg-type] # because mypy sees a str
+            beside = other * 1
+            # both terms are given the same tensor as their gradient
+            ((model(torch.ones(4)) + beside) * factors).sum().backward()
+        assert only(injector).touched[0].after == 0
+        assert model[0].bias.grad.tolist() == [1.0, 0.0, 3.0]
+        assert other.grad.tolist() == [1.0, 2.0 if sound else 0.0, 3.0]
+
+
 def test_outputs_in_tuples_and_mappings_are_named_by_their_place() -> None:
     class Told(nn.Module):
         def forward(self, x: torch.Tensor) -> dict[str, Any]:
