@@ -36,9 +36,10 @@ Bools = NDArray[np.bool_]
 
 WINDOW: Final = 128
 WARM_UP: Final = 32  # values in the window before a stream is judged
+LASTING: Final = WINDOW - WARM_UP  # rejected steps that leave too little in the window to judge by
 RENEWAL: Final = 16  # a power of two: before that many steps it is renewed after 1, 2, 4, 8
 FEWEST_LAYERS: Final = 4  # for their median to be taken out
-_MAD_TO_SIGMA: Final = 1.4826  # the MAD of a normal distribution is σ/1.4826
+MAD_TO_SIGMA: Final = 1.4826  # the MAD of a normal distribution is σ/1.4826
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class DoubleCentred:
     def until_renewal(self) -> int:
         """Steps that may be scored together before medians are renewed; at least 1."""
         steps = self._past.steps
-        return max(1, steps) if steps < RENEWAL else RENEWAL - steps % RENEWAL
+        return (1 << steps.bit_length()) - steps if steps < RENEWAL else RENEWAL - steps % RENEWAL
 
     @property
     def judgeable(self) -> Bools:
@@ -185,7 +186,7 @@ class DoubleCentred:
             return None, None
         out = np.zeros(self._shape, dtype=np.int64) if healthy is None else (~healthy).sum(axis=0)
         rejected = np.maximum(0, (0 if before is None else before) + 2 * out - steps)
-        anew: Bools = rejected >= WINDOW
+        anew: Bools = rejected >= LASTING
         rejected = np.where(anew, 0, rejected)
         return (rejected if rejected.any() else None), (anew if anew.any() else None)
 
@@ -195,7 +196,7 @@ class DoubleCentred:
         middle = middles_of_sorted(ordered, count)
         apart = np.abs(ordered - middle[:, None].astype(np.float32))
         apart.sort(axis=1)
-        spread = _MAD_TO_SIGMA * middles_of_sorted(apart, count).reshape(self._shape)
+        spread = MAD_TO_SIGMA * middles_of_sorted(apart, count).reshape(self._shape)
         judgeable = (count >= self._warm_up).reshape(self._shape)
         return _Past(
             steps=steps,

@@ -1,20 +1,22 @@
 """Statistics of many layers, and of several ranks: what is out of its limits, and what is kept.
 
 What is out of its limits is not admitted to the past that it was judged by. A stream that stays
-out begins anew after `double_centred.WINDOW` steps: a shift that stands is one incident, and then
+out begins anew after `double_centred.LASTING` steps: a shift that stands is one incident, and then
 the level of that stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from .double_centred import RENEWAL, Bools, DoubleCentred, Floats
+from .double_centred import MAD_TO_SIGMA, RENEWAL, Bools, DoubleCentred, Floats
+from .medians import middles
 from .peaks import PeakThreshold, Tail
+from .seen_range import SeenRange
 
 LOWEST: Final = 4.0  # σ; what is nearer is not worth telling, be it ever so rare
 _SEPARATE: Final = 25  # steps without an alarm between two that count as separate for the tail
@@ -28,11 +30,15 @@ class Kind:
         name: of it.
         floor: s₀ of `double_centred`, in the unit of the statistic.
         tail: calibrated, of the |score| of a single stream.
+        ranged: whether a stream's value is no alarm where the stream has been before, however
+            seldom. For what moves between a few levels (the rows of an embedding that a short
+            batch leaves out, an expert without tokens), and stays at most steps at one of them.
     """
 
     name: str
     floor: float
     tail: Tail
+    ranged: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,9 @@ class LayerWatch:
             for kind in kinds
         ]
         self._limits = self._values()
+        self._ranges = {
+            place: SeenRange((ranks, layers)) for place, kind in enumerate(kinds) if kind.ranged
+        }
         self._steps = 0
         self._alarmed = np.full(len(kinds), -_SEPARATE)  # step of the newest alarm
 
@@ -97,8 +106,44 @@ class LayerWatch:
                 not to be judged.
         """
         scored = self.past.score(x)
-        over = np.abs(scored.z) > self._limits
-        return Judged(scored.residual, scored.z, over if over.any() else None, scored.detrended)
+        z, over = scored.z, np.abs(scored.z) > self._limits
+        if self._ranges and over.any():
+            z = z.copy()
+            for kind, seen in self._ranges.items():
+                known = over[:, kind] & seen.holds(scored.residual[:, kind])
+                over[:, kind] &= ~known
+                z[:, kind][known] = np.nan
+        return Judged(scored.residual, z, over if over.any() else None, scored.detrended)
+
+    def judge_beside(self, judged: Judged, odd: Bools) -> Judged:
+        """The same for steps that are odd as a whole, as with a garbage batch.
+
+        All layers answer to that, each a bit differently: scores are divided by their spread over
+        the layers, where that is more than the usual 1.
+
+        Args:
+            judged: some steps.
+            odd: which of them, bool (steps,).
+        """
+        z = judged.score
+        apart = np.abs(z - middles(z))
+        spread = np.fmax(1.0, MAD_TO_SIGMA * middles(apart))
+        score = np.where(odd[:, None, None, None], z / spread, z)
+        over = np.abs(score) > self._limits
+        return replace(judged, score=score, over=over if over.any() else None)
+
+    @staticmethod
+    def without(judged: Judged, kind: int, steps: Bools) -> Judged:
+        """The same without one kind in some steps, bool (steps,): neither told nor admitted."""
+        residual, score = judged.residual.copy(), judged.score.copy()
+        residual[steps, kind], score[steps, kind] = np.nan, np.nan
+        over = None if judged.over is None else judged.over & ~np.isnan(score)
+        return replace(
+            judged,
+            residual=residual,
+            score=score,
+            over=over if over is not None and over.any() else None,
+        )
 
     def admit(self, judged: Judged) -> Bools | None:
         """Take in steps that were judged.
@@ -107,6 +152,9 @@ class LayerWatch:
             Streams that begin anew, bool (kinds, ranks, layers); None for none.
         """
         anew = self.past.admit(judged.residual, None if judged.over is None else ~judged.over)
+        for kind, seen in self._ranges.items():
+            over_kind = None if judged.over is None else judged.over[:, kind]
+            seen.take(judged.residual[:, kind], over_kind)
         scores = np.abs(judged.score).reshape(*judged.score.shape[:2], -1)
         peaks = np.fmax.reduce(scores, axis=2, initial=np.nan)
         if judged.over is not None:
@@ -136,11 +184,14 @@ class LayerWatch:
     def remember(self, steps: int) -> tuple[Any, ...]:
         """What `go_back` needs to undo as many steps without an alarm."""
         thresholds = [threshold.remember(steps) for threshold in self.thresholds]
-        return self.past.remember(steps), thresholds, self._limits, self._steps
+        ranges = [seen.remember() for seen in self._ranges.values()]
+        return self.past.remember(steps), thresholds, ranges, self._limits, self._steps
 
     def go_back(self, remembered: tuple[Any, ...]) -> None:
         """Undo what was admitted since; there was no alarm in it."""
-        past, thresholds, self._limits, self._steps = remembered
+        past, thresholds, ranges, self._limits, self._steps = remembered
+        for seen, of_range in zip(self._ranges.values(), ranges, strict=True):
+            seen.go_back(of_range)
         self.past.go_back(past)
         for threshold, of_threshold in zip(self.thresholds, thresholds, strict=True):
             threshold.go_back(of_threshold)

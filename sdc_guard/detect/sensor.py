@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from .alert import Alert
-from .double_centred import FEWEST_LAYERS, WINDOW, Floats
+from .double_centred import FEWEST_LAYERS, WINDOW, Bools, Floats
 from .layer_watch import Judged, LayerWatch
 from .not_finite import NotFinite, all_finite
 from .sensor_alerts import SensorAlerts
@@ -90,8 +90,6 @@ class StepSensor:
         self._shift = ShiftWatch(layers, tail=SHIFT, budget=budget)
         self._finite = NotFinite(names)
         self._said = SensorAlerts(names)
-        self._been_zero = np.zeros(layers, dtype=bool)
-        self._was_zero = np.zeros(layers, dtype=bool)
 
     def judge(self, step: int, signals: StepSignals, loss: float | None) -> list[Alert]:
         """Alerts of one step, which is taken in.
@@ -108,7 +106,7 @@ class StepSensor:
             alerts += self._said.of_layers(step, block.layers, values)
             alerts += self._said.of_shift(step, block.shift, values)
             alerts += self._said.of_whole(step, block.whole, values)
-        self._admit(block, signals.many)
+        self._admit(block)
         return alerts
 
     def admit_quiet(self, signals: StepSignals, losses: Sequence[float | None]) -> bool:
@@ -128,12 +126,11 @@ class StepSensor:
         first = 0
         while first < steps:
             last = min(first + self._layers.at_once, steps)
-            part = signals.steps(first, last)
-            block = self._judged(part, losses[first:last])
+            block = self._judged(signals.steps(first, last), losses[first:last])
             if not block.quiet:
                 self._go_back(before)
                 return False
-            self._admit(block, part)
+            self._admit(block)
             first = last
         self._finite.take_quiet(losses)
         return True
@@ -162,39 +159,36 @@ class StepSensor:
 
     def _judged(self, signals: StepSignals, losses: Sequence[float | None]) -> Block:
         with np.errstate(invalid="ignore", divide="ignore"):
-            x = layer_statistics(signals, self._numel, self._been_zero)
+            x = layer_statistics(signals, self._numel)
             layers = self._layers.judge(x[:, :, None])
-            z, total = layers.detrended, log_total_norm(signals)
+            whole = np.stack([log_total_norm(signals), log_losses(losses)], axis=1)
+            judged = self._whole.judge(whole[..., None, None])
+            if judged.over is not None:
+                layers = self._layers.judge_beside(layers, _any_of_step(judged.over))
+            if layers.over is not None and judged.over is not None:
+                # one layer's fault moves the total, too, and is told by its own name
+                judged = self._whole.without(judged, 0, _any_of_step(layers.over))
+            z = layers.detrended
             assert z is not None  # asked for
             if layers.over is not None:
                 z = np.where(layers.over[:, 0], np.nan, z)
-                # one layer's fault moves the total, too, and is told by its own name
-                total = np.where(layers.over.any(axis=(1, 2, 3)), np.nan, total)
-            whole = np.stack([total, log_losses(losses)], axis=1)
-            return Block(layers, self._whole.judge(whole[..., None, None]), self._shift.judge(z))
+            return Block(layers, judged, self._shift.judge(z))
 
-    def _admit(self, block: Block, signals: StepSignals) -> None:
+    def _admit(self, block: Block) -> None:
         anew = self._layers.admit(block.layers)
         self._whole.admit(block.whole)
         self._shift.admit(block.shift, None if anew is None else anew[0])
-        self._learn_zeros(signals)
-
-    def _learn_zeros(self, signals: StepSignals) -> None:
-        """Layers that were entirely zero and are not any more, or were so before being judged."""
-        if signals.norms.all() and not self._was_zero.any():
-            return
-        young = ~self._layers.past.judgeable[2, 0]
-        for norms in signals.norms:
-            zero = norms == 0
-            self._been_zero = self._been_zero | (self._was_zero & (norms > 0)) | (zero & young)
-            self._was_zero = np.where(np.isfinite(norms), zero, self._was_zero)
 
     def _remember(self, steps: int) -> tuple[Any, ...]:
-        watches = (self._layers, self._whole, self._shift)
-        return (*(watch.remember(steps) for watch in watches), self._been_zero, self._was_zero)
+        return tuple(watch.remember(steps) for watch in (self._layers, self._whole, self._shift))
 
     def _go_back(self, before: tuple[Any, ...]) -> None:
-        layers, whole, shift, self._been_zero, self._was_zero = before
+        layers, whole, shift = before
         self._layers.go_back(layers)
         self._whole.go_back(whole)
         self._shift.go_back(shift)
+
+
+def _any_of_step(over: Bools) -> Bools:
+    found: Bools = np.logical_or.reduce(over.reshape(len(over), -1), axis=1)
+    return found

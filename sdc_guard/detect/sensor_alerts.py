@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .alert import Alert
 from .double_centred import Bools, Floats
@@ -13,6 +14,9 @@ from .layer_watch import Judged
 from .shift_watch import JudgedShift
 
 MOST_ALERTS: Final = 16  # of a step and detector; the text says how many layers more there were
+# So many layers at once are not the fault of one tensor
+_SEVERAL: Final = 4
+_SHARE: Final = 0.25
 _LAYERS: Final = (
     ("gradient_norm", "norm", "the gradient's norm is {:+.3g} σ from its past, beside what all "
      "layers did"),
@@ -75,6 +79,8 @@ class SensorAlerts:
         self, step: int, detector: str, over: Bools, score: Floats, limit: float, text: str
     ) -> list[Alert]:
         layers = np.flatnonzero(over)
+        if len(layers) >= _SEVERAL and len(layers) > _SHARE * len(over):
+            return [self._of_many(step, detector, layers, score, limit, text)]
         worst = layers[np.argsort(-np.abs(score[layers]), kind="stable")][:MOST_ALERTS].tolist()
         if len(layers) > len(worst):
             text += f"; {len(layers) - len(worst)} more layers"
@@ -82,6 +88,21 @@ class SensorAlerts:
             _suspect(step, detector, layer, self._names[layer], score[layer], limit, text)
             for layer in worst
         ]
+
+    def _of_many(
+        self,
+        step: int,
+        detector: str,
+        layers: NDArray[np.intp],
+        score: Floats,
+        limit: float,
+        text: str,
+    ) -> Alert:
+        """One alert of a step that is odd in many layers: a batch, a loss, what they all read."""
+        most = int(layers[np.argmax(np.abs(score[layers]))])
+        share = f"{len(layers)} of {len(self._names)} layers at once"
+        text = f"{text}, and {share}: no single tensor's fault; the most in {self._names[most]}"
+        return _suspect(step, detector, None, "", score[most], limit, text)
 
 
 def _suspect(

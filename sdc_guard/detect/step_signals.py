@@ -54,7 +54,7 @@ class StepSignals:
 LAYER_STATISTICS: Final = ("norm", "peak", "zeros")
 
 
-def layer_statistics(signals: StepSignals, numel: Ints, been_zero: Bools | None = None) -> Floats:
+def layer_statistics(signals: StepSignals, numel: Ints) -> Floats:
     """What is judged of each layer, float64 (steps, 3, layers); NaN for what is not.
 
     In the order of `LAYER_STATISTICS`:
@@ -67,32 +67,34 @@ def layer_statistics(signals: StepSignals, numel: Ints, been_zero: Bools | None 
     Args:
         signals: with an axis of steps.
         numel: int64 (layers,), elements of each layer's gradient.
-        been_zero: bool (layers,), layers known to be entirely zero at times, as an expert is that
-            no token was sent to: then their share of zeros says nothing.
     """
     norms = signals.norms
     steps, layers = norms.shape
     found = np.empty((steps, len(LAYER_STATISTICS), layers))
     if signals.nonfinite.any():
         norms = np.where(signals.nonfinite > 0, np.nan, norms)
-    np.log(norms, out=found[:, 0])
-    np.log(signals.max_abs, out=found[:, 1])
-    found[:, 1] -= found[:, 0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        np.log(norms, out=found[:, 0])
+        np.log(signals.max_abs, out=found[:, 1])
+        found[:, 1] -= found[:, 0]
     odds = (signals.zeros + _ZEROS_BEFORE) / (np.maximum(numel - signals.zeros, 0) + 0.5)
     np.log(odds, out=found[:, 2])
     if not (norms > 0).all():
-        _leave_out(found, norms, been_zero)
+        _leave_out(found, norms)
     return found
 
 
-def _leave_out(found: Floats, norms: Floats, been_zero: Bools | None) -> None:
-    """Put NaN where a layer has no gradient, one that is not finite, or nothing but zeros."""
+def _leave_out(found: Floats, norms: Floats) -> None:
+    """Put NaN where a layer has no gradient, one that is not finite, or nothing but zeros.
+
+    In a step in which half of the layers are nothing but zeros, their zeros are those of the loss:
+    rewards without any difference, a batch that is masked out.
+    """
     usable = np.isfinite(norms) & (norms > 0)
     found[:, :2][~np.broadcast_to(usable[:, None], found[:, :2].shape)] = np.nan
     present, entirely = np.isfinite(norms), norms == 0
     all_at_once = entirely.sum(axis=1) >= _MOST_AT_ONCE * present.sum(axis=1)
-    said_nothing = all_at_once[:, None] if been_zero is None else all_at_once[:, None] | been_zero
-    found[:, 2][~present | (entirely & said_nothing)] = np.nan
+    found[:, 2][~present | (entirely & all_at_once[:, None])] = np.nan
 
 
 def log_total_norm(signals: StepSignals) -> Floats:

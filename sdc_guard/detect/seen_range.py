@@ -1,0 +1,67 @@
+"""Between which values each of many streams has been so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+class SeenRange:
+    """The extremes of streams. What raised an alarm counts once the stream has left it again.
+
+    Args:
+        shape: of one step's streams.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._low, self._high = np.full(shape, np.inf), np.full(shape, -np.inf)
+        # those of an alarm that goes on
+        self._low_now: Floats | None = None
+        self._high_now: Floats | None = None
+
+    def holds(self, values: Floats) -> Bools:
+        """Whether each value lies within what its stream has shown before.
+
+        Args:
+            values: shape (steps, *shape).
+        """
+        held: Bools = (values >= self._low) & (values <= self._high)
+        return held
+
+    def take(self, values: Floats, over: Bools | None) -> None:
+        """Take in some steps.
+
+        Args:
+            values: shape (steps, *shape); NaN for none.
+            over: those that raise an alarm, alike; None for none.
+        """
+        if over is None and self._low_now is None:
+            self._low = np.fmin(self._low, np.fmin.reduce(values))
+            self._high = np.fmax(self._high, np.fmax.reduce(values))
+            return
+        for step, row in enumerate(values):
+            self._take_one(row, np.zeros(row.shape, dtype=bool) if over is None else over[step])
+
+    def _take_one(self, values: Floats, over: Bools) -> None:
+        low = np.full(values.shape, np.inf) if self._low_now is None else self._low_now
+        high = np.full(values.shape, -np.inf) if self._high_now is None else self._high_now
+        inside = ~over & np.isfinite(values)
+        self._low = np.where(inside, np.fmin(self._low, np.fmin(low, values)), self._low)
+        self._high = np.where(inside, np.fmax(self._high, np.fmax(high, values)), self._high)
+        low = np.where(inside, np.inf, np.where(over, np.fmin(low, values), low))
+        high = np.where(inside, -np.inf, np.where(over, np.fmax(high, values), high))
+        goes_on = bool(np.isfinite(low).any())
+        self._low_now, self._high_now = (low, high) if goes_on else (None, None)
+
+    def remember(self) -> tuple[Any, ...]:
+        """What `go_back` needs."""
+        return self._low, self._high, self._low_now, self._high_now
+
+    def go_back(self, remembered: tuple[Any, ...]) -> None:
+        """Undo what was taken in since."""
+        self._low, self._high, self._low_now, self._high_now = remembered
