@@ -95,8 +95,7 @@ def values_of(path: Path) -> NDArray[np.float64]:
         norms, largest, zeros = np.moveaxis(measured[:, rank], -1, 0)
         zeros = zeros.astype(np.int64)
         signals = StepSignals(norms, largest, zeros, np.zeros_like(zeros))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ranks.append(layer_statistics(signals, numel))
+        ranks.append(layer_statistics(signals, numel))
     return np.stack(ranks, axis=2)
 
 

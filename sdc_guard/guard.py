@@ -139,8 +139,9 @@ class Guard:
             own past beside what all layers did; "average_multiple" compares its norm with fixed
             multiples of its recent average.
         false_incidents: how often, as a probability per step, "double_centred" may raise alerts in
-            a healthy run: its thresholds follow from that. None for no statistical alerts; what is
-            not finite is told all the same.
+            a healthy run: its thresholds follow from that. Comparing ranks has the same budget for
+            itself, and the shadow loss, a jump and a slow rise each, per evaluation. None for no
+            statistical alerts; what is not finite is told all the same.
 
     Of several ranks each makes its own guard, after init_process_group and with the same folder.
     Rank 0 starts the run; the others wait for it here, no longer than for a collective, and no

@@ -12,6 +12,7 @@ many layers do at once, no single layer of that rank is accused at that step.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -29,9 +30,9 @@ FEWEST_MANY: Final = 3
 # Tails of a single stream's |score|; a run's own take their place within its first few hundred
 # compared steps. Calibrated with benchmarks/calibrate_peers.py on the seeds 100 to 102.
 KINDS: Final = (
-    Kind("norm", tails.NORM.floor, Tail(level=3.0, share=0.01, scale=0.75, shape=0.1)),
-    Kind("peak", tails.PEAK.floor, Tail(level=2.7, share=0.01, scale=0.55, shape=0.1)),
-    Kind("zeros", tails.ZEROS.floor, Tail(level=0.8, share=0.01, scale=0.4, shape=0.1)),
+    replace(tails.NORM, tail=Tail(level=3.0, share=0.01, scale=0.75, shape=0.1)),
+    replace(tails.PEAK, tail=Tail(level=2.7, share=0.01, scale=0.55, shape=0.1)),
+    replace(tails.ZEROS, tail=Tail(level=0.8, share=0.01, scale=0.4, shape=0.1)),
 )
 RANK: Final = Kind("rank", tails.TOTAL.floor, Tail(level=4.0, share=0.01, scale=1.2, shape=0.15))
 SHIFT: Final = Tail(level=5.5, share=0.01, scale=1.6, shape=0.1)

@@ -69,6 +69,20 @@ def shadow(bench: Bench) -> Outcome:
     return raised("shadow_repeat", trained)
 
 
+def worse_weights(bench: Bench) -> Outcome:
+    """One layer's weights grow a hundredfold between two steps: the pinned batch's loss tells."""
+
+    def spoil(parts: Parts, step: int) -> None:
+        if step == FAULT:
+            with torch.no_grad():
+                parts.parameter.mul_(100.0)
+
+    trained = train(
+        bench.room("jump"), at_step=spoil, shadow=(batch_of(0), loss_of), shadow_every=1
+    )
+    return raised("shadow_jump", trained)
+
+
 def pinned_batch(bench: Bench) -> Outcome:
     """One bit of the shadow's batch, in the guard's own copy of it."""
 
@@ -143,6 +157,7 @@ TRIALS = (
     Trial(_SECTION, "a gradient of zeros", partial(gradient, "gradient_zeros", 0.0)),
     Trial(_SECTION, "a loss that is not finite", loss_not_finite),
     Trial(_SECTION, "a shadow loss that does not repeat", shadow),
+    Trial(_SECTION, "a shadow loss that jumps", worse_weights),
     Trial(_SECTION, "a loss scale that collapses", loss_scale),
     Trial(_SECTION, "a bit of the shadow's batch", pinned_batch),
     Trial(_SECTION, "a low bit of a gradient, audited", audited),

@@ -29,6 +29,7 @@ from sdc_guard.checks.peers.messages import (
     window_of,
 )
 from sdc_guard.detect.alert import Alert
+from sdc_guard.detect.peers import PeerJudge
 from sdc_guard.ranks import Ranks
 
 WORLD, LAYERS, EVERY = 3, 8, 10
@@ -119,7 +120,11 @@ def test_the_last_steps_are_compared_at_the_end(tmp_path: Path) -> None:
     assert [[alert.step for alert in of] for of in alerts] == [[], [], [54]]
 
 
-def test_ranks_that_disagree_on_the_step_are_told_once_by_rank_0(tmp_path: Path) -> None:
+def test_ranks_that_disagree_on_the_step_are_told_once_by_rank_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[int] = []
+    monkeypatch.setattr(PeerJudge, "judge", lambda _, steps, __: judged.extend(steps) or [])
     norms = logs(3, 40, WORLD, LAYERS)
     ranks = trained(tmp_path, norms, first=lambda rank: 500 if rank == 0 else 0)
     assert (ranks[1].heard.alerts, ranks[2].heard.alerts) == ([], [])
@@ -127,6 +132,7 @@ def test_ranks_that_disagree_on_the_step_are_told_once_by_rank_0(tmp_path: Path)
     assert alert.detector == "peer_steps"
     assert alert.detail["begins"] == {"0": 500, "1": 0, "2": 0}
     assert "rank 0 at 500; ranks 1, 2 at 0" in str(alert)
+    assert judged == list(range(40))  # the two that are at one step
 
 
 def test_a_rank_that_gives_nothing_is_passed_over_and_told_once(tmp_path: Path) -> None:

@@ -122,6 +122,16 @@ def test_ranks_and_layers_that_are_missing_are_passed_over() -> None:
     assert (one.rank, one.layer, one.ranks) == (2, 7, (1, 2, 3, 4, 5, 6))
 
 
+def test_a_rank_of_which_other_layers_are_missing_at_each_step_is_judged_by_the_others() -> None:
+    values = values_of(logs(15, 300, RANKS, LAYERS))
+    gone = np.random.default_rng(15).random((300, LAYERS)) < 0.5
+    values[:, :, 5][np.broadcast_to(gone[:, None], (300, 3, LAYERS))] = np.nan
+    assert found(values) == []
+    values[AT, 0, 5] += math.log(1e3)
+    (one,) = found(values)
+    assert (one.kind, one.rank, one.step) == ("rank", 5, AT)
+
+
 def test_it_does_not_matter_how_steps_are_put_together() -> None:
     values = values_of(logs(13, 200, RANKS, LAYERS))
     values[AT, 0, 2, 7] += math.log(1000)

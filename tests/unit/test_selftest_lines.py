@@ -78,6 +78,9 @@ BROKEN: dict[str, tuple[str, Callable[..., Any], Callable[[Bench], Outcome]]] = 
     ),
     "loss": ("sdc_guard.detect.sensor.StepSensor.judge_loss", nothing, gradients.loss_not_finite),
     "shadow": (REPEAT, lambda *_: None, gradients.shadow),
+    "shadow trend": (
+        "sdc_guard.detect.shadow_trend.ShadowTrend.judge", nothing, gradients.worse_weights
+    ),
     "loss scale": (
         "sdc_guard.detect.loss_scale.LossScaleWatch.judge", nothing, gradients.loss_scale
     ),

@@ -20,7 +20,16 @@ from .run import UNSEEN, AuditRun, GiveUp
 from .subject import Subject
 
 # about other things than what a step computed
-_NO_CAUSE: Final = {DETECTOR, "inherited", "loss_scale", "shadow_repeat"}
+_NO_CAUSE: Final = {
+    DETECTOR,
+    "inherited",
+    "loss_scale",
+    "peer_steps",
+    "shadow_jump",
+    "shadow_nonfinite",
+    "shadow_repeat",
+    "shadow_rise",
+}
 _TRIES: Final = 3  # steps that could not be looked at
 _NO_BEGIN: Final = "steps with a closure, and those inside of backward, are not run again"
 

@@ -111,10 +111,9 @@ def window_of(first: int, parts: Sequence[Measured], share: Share) -> Window:
             for name in ("norms", "max_abs", "zeros", "nonfinite")
         )
     )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # a layer that is entirely zero on one rank is usual: an expert that got no token there
-        ever = np.ones(len(order), dtype=bool)
-        values = layer_statistics(signals, numel[order], ever).astype(np.float32)
+    values = layer_statistics(signals, numel[order]).astype(np.float32)
+    # a layer that is entirely zero on one rank is usual: an expert that got no token there
+    values[:, 2][signals.norms == 0] = np.nan
     return Window(first, steps[taken], layers[order], values)
 
 
