@@ -117,6 +117,19 @@ def test_a_changed_weight_is_proven_in_its_step(run: Any) -> None:
     assert [step["differing"] > 0 for step in rows["trial_steps"]] == [False, True, True, True]
 
 
+@pytest.mark.parametrize("site", ["activation", "output_gradient"])
+def test_modules_are_hit_that_take_part(run: Any, root: Path, site: str) -> None:
+    window = read_window(root, "convnet", 300, 4)
+    assert set(window.modules) == {"", *map(str, range(9))}
+    window = replace(window, modules=("3", "nothing"))
+    fault = Fault(site, AT, change="zero", pattern="lane", period=1)  # type: ignore[arg-type]
+    trial = replace(TRIAL, fault=fault, site=site, draws=4)
+    (row,) = run_trial(trial, window, root)["trials"]
+    assert (row["tensor"].partition(":")[0], row["changed"]) == ("3", True)
+    assert row["first_differs"] == row["replay_step"] == AT
+    assert len(row["layers_hit"]) == 1  # 3.weight; it has no bias
+
+
 def test_a_trial_repeats_to_the_bit(run: Any) -> None:
     once = run(Fault("exp_avg", AT), draws=5)
     assert run(Fault("exp_avg", AT), draws=5) == once
