@@ -26,6 +26,7 @@ from .detached import DetachedGuard
 from .detect.alert import Alert
 from .detect.choice import SensorName
 from .detect.sensor import FALSE_INCIDENTS
+from .inject.from_environment import PLAN_VARIABLE, injector_of_environment
 from .kept_evidence import room
 from .options import (
     Policy,
@@ -278,6 +279,10 @@ class Guard:
             scale=self._scale.value,
         )
         self._checks = Checks(chosen, self.health)
+        planned = None if replayed else os.environ.get(PLAN_VARIABLE)
+        self._injector = planned and injector_of_environment(
+            planned, model, self._optimizers, self.run, first_step, lambda: self.step
+        )
         remember(self, self._optimizers, self.run)
         self._at_exit = atexit.register(close_if_alive, weakref.ref(self))
 
@@ -364,6 +369,8 @@ class Guard:
             self._settle()
         self._closed = True
         self._hooks.remove()
+        if self._injector:
+            self._injector.close()
         self._capture.remove()
         self._collector.remove()
         if self._place.owner == os.getpid():

@@ -32,7 +32,8 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SDC_GUARD_RUN", "SDC_GUARD_CAPTURE", "RANK", "WORLD_SIZE"):
+    mine = ("SDC_GUARD_RUN", "SDC_GUARD_CAPTURE", "SDC_GUARD_INJECT")
+    for name in (*mine, "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -48,9 +48,9 @@ class Injector:
         first_step: number of the first step that this process runs.
         again: whether what the journal says has fired does fire again. A persistent fault always
             does: a defect is still there after a restart.
-        count: called for the number of the step that runs now, where somebody else counts steps;
-            by itself the injector counts the optimizers' steps, which leaves out those that a
-            gradient scaler skips.
+        count: called at the beginning and end of a step for the number of the one that runs then,
+            where somebody else counts; by itself the injector counts the optimizers' steps, which
+            leaves out those that a gradient scaler skips.
 
     Raises:
         InjectionError: the run's journal is damaged.
@@ -69,9 +69,10 @@ class Injector:
     ) -> None:
         optimizers = listed(optimizer)
         self._first = self._step = first_step
-        rank = _rank()
+        rank = rank_here()
         journal = Journal(None if run is None else Path(run).absolute(), rank)
-        self._firing = Firing(seed, rank, journal, count or (lambda: self._step), again=again)
+        self._count = count
+        self._firing = Firing(seed, rank, journal, lambda: self._step, again=again)
         if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None):
             self._firing.backend = "compiled"
         self._at_rest = _at_rest(self._firing, model, optimizers)
@@ -98,6 +99,11 @@ class Injector:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def attached(self) -> bool:
+        """Whether its hooks are there: it was not closed."""
+        return self._hooks.attached
 
     @property
     def records(self) -> list[InjectionRecord]:
@@ -150,7 +156,7 @@ class Injector:
 
     def close(self) -> None:
         """Detach; read what is still on a device, and say what did not fire. Twice is once."""
-        if not self._hooks.attached:
+        if not self.attached:
             return
         self._hooks.settle()
         self._hooks.remove()
@@ -164,6 +170,7 @@ class Injector:
     def forward_begins(self, args: Any, kwargs: Any) -> Any:
         """A training forward begins; called by the hook on the model."""
         self._hooks.settle()
+        self._step = self._step if self._count is None else self._count()
         self._told = True
         self._hit_state()
         return self._batch.called_with(args, kwargs)
@@ -188,7 +195,7 @@ class Injector:
 
     def step_ends(self) -> None:
         """All optimizers have stepped."""
-        self._step += 1
+        self._step = self._step + 1 if self._count is None else self._count()
         if not self._told:
             self._firing.untold = True
             if "torch._dynamo" in sys.modules:  # it is what swallows hooks
@@ -229,7 +236,8 @@ def _at_rest(
     }
 
 
-def _rank() -> int:
+def rank_here() -> int:
+    """Number of this process among those that train together."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
+        return int(torch.distributed.get_rank())
     return int(os.environ.get("RANK", 0))

@@ -104,11 +104,20 @@ def read_events(run: Path) -> list[dict[str, Any]]:
     return [line for path in (first, *others) for line in _lines(path)]
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def events_of(path: Path, *, since: int = 0) -> list[dict[str, Any]]:
+    """The lines of one journal, from a byte on where one begins.
+
+    Raises:
+        InjectionError: a line is damaged.
+    """
+    return list(_lines(path, since))
+
+
+def _lines(path: Path, since: int = 0) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         return
     # without what follows the last newline: a killed process did not finish it
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+    for number, line in enumerate(path.read_bytes()[since:].split(b"\n")[:-1], 1):
         try:
             found = json.loads(line)
             if _event(found) == "fired":

@@ -50,5 +50,5 @@ def packed(model: torch.nn.Module) -> dict[str, str]:
     return {
         name: _PACKED.format(kind=type(module).__name__)
         for name, module in modules_of(model).items()
-        if hasattr(module, "_packed_params")
+        if hasattr(module, "_packed_params") and not name.endswith("._packed_params")
     }

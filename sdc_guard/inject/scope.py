@@ -85,8 +85,11 @@ class Scope:
             )
         if pattern is None:
             reasons = shown(f"{name}: {reason}" for name, reason in self.skipped.items())
-            because = f" ({reasons})" if reasons else ""
-            return InjectionError(f"the model has no {self.kind} to inject into{because}")
+            return InjectionError(
+                f"the model has no {self.kind} to inject into"
+                + (f": {reasons}" if reasons else ""),
+                next_step='outputs of its modules can be hit: site "activation"',
+            )
         return InjectionError(f"no {self.kind} named {pattern!r}", next_step=self._next())
 
     def _next(self) -> str:
@@ -96,6 +99,6 @@ class Scope:
 
 def shown(names: Iterable[str]) -> str:
     """Names for a message: the first few, and how many more."""
-    listed = list(names)
+    listed = [name for name in names if name]  # the model itself has none
     more = len(listed) - _SHOWN
     return ", ".join(listed[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

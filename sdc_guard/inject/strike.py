@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import torch
 
+from ..device_tables import upload
 from ..errors import InjectionError
+from ..evidence import HostCopy
 from ..signals.placement import local
 from .bits import as_integers, memory, offsets, size_of
 from .device_plan import DevicePlan
@@ -26,7 +28,8 @@ class Strike:
         name: of the tensor.
         step: at which it was done.
         backend, note: for the record.
-        plan: what was done, and its log.
+        plan: what was done.
+        log: the plan's, after it was done.
     """
 
     name: str
@@ -34,13 +37,13 @@ class Strike:
     backend: str
     note: str
     plan: DevicePlan
-    event: Any = None
+    log: HostCopy
     _touched: tuple[Touched, ...] | None = None
 
     @property
     def arrived(self) -> bool:
         """Whether the record can be read without waiting for a device."""
-        return self._touched is not None or self.event is None or bool(self.event.query())
+        return self.log.ready()
 
     def touched(self) -> tuple[Touched, ...]:
         """The words that were written to; waits for the device.
@@ -49,7 +52,7 @@ class Strike:
             InjectionError: a word read back as something else than had been written to it.
         """
         if self._touched is None:
-            (hits,) = self.plan.hits().values()
+            (hits,) = self.plan.hits(self.log.get()).values()
             self._touched = hits.touched
         return self._touched
 
@@ -79,7 +82,7 @@ def strike(
         return None
     part = local(tensor)
     plan = DevicePlan([planned], part.dtype, part.device, name)
-    plan.apply(part, torch.tensor(step, device=part.device))
+    plan.apply(part, torch.full((), step, dtype=torch.int64, device=part.device))
     notes = [note] if note else []
     if below is not None:
         _keep_below(below, part, planned, plan)
@@ -87,7 +90,7 @@ def strike(
     if planned.clipped:
         notes.append("the pattern ends at the tensor's edge")
     note = "; ".join(notes)
-    return Strike(name, step, backend, note, plan, _event(part.device))
+    return Strike(name, step, backend, note, plan, HostCopy(plan.log))
 
 
 def check_tensor(tensor: torch.Tensor, name: str, fault: Fault, draw: Draw) -> None:
@@ -118,15 +121,6 @@ def _keep_below(limit: int, part: torch.Tensor, planned: Planned, plan: DevicePl
     """Reduce the words that were written to, and their record."""
     integers = as_integers(part)
     row = memory(integers)
-    places = offsets(integers, torch.from_numpy(planned.words).to(part.device))
+    places = offsets(integers, upload(planned.words, part.device))
     row[places] = row[places].remainder(limit)
     plan.log[:, AFTER] = row[places].to(torch.int64)
-
-
-def _event(device: torch.device) -> Any:
-    """What tells that the work given to a device so far is done; None where it is at once."""
-    if device.type != "cuda":
-        return None
-    event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
-    event.record(torch.cuda.current_stream(device))
-    return event

@@ -43,7 +43,7 @@ def check(tensor: torch.Tensor, plan: torch.Tensor, *steps: int) -> torch.Tensor
     return logs[0]
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_plan(data: st.DataObject) -> None:
     tensor = data.draw(tensors().filter(lambda x: x.dim() + x.is_complex() <= 4))

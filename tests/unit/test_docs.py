@@ -17,6 +17,9 @@ from sdc_guard.cli import main
 from sdc_guard.delivery.guard_state import GuardState
 from sdc_guard.delivery.metrics import metrics_of
 from sdc_guard.delivery.run_metrics import metrics_of_runs
+from sdc_guard.inject.fault import CHANGES, PATTERNS, RECURRENCES, SITES
+from sdc_guard.inject.journal import read_journal
+from sdc_guard.inject.plan_file import read_plan
 from sdc_guard.watch.status import RunStatus
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,7 +73,9 @@ def test_the_examples_of_alerts_run(
         assert any(record.name == "training" for record in caplog.records)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/alerts.md", "docs/scoreboard.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/alerts.md", "docs/injector.md", "docs/scoreboard.md"]
+)
 def test_the_commands_in_a_document_are_understood(document: str) -> None:
     lines = [
         shlex.split(line, comments=True)
@@ -93,3 +98,38 @@ def test_the_metrics_in_a_document_are_those_that_are_served() -> None:
         for sample in family.samples
     }
     assert set(re.findall(r"sdc_guard_\w+", text)) == served
+
+
+def test_the_examples_of_the_injector_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    optimizer = torch.optim.AdamW(model.parameters())
+    names: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    attach, tell = blocks("docs/injector.md", "python")
+    exec(attach, names)  # its own text
+    for _ in range(5):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    exec(tell, names)
+    names["guard"].close()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [["2", "weight"], ["3", "activation"]]
+    assert [record.step for record in read_journal(tmp_path / "runs" / "trial")] == [2, 3]
+
+
+def test_the_plan_of_the_injectors_page_is_read(tmp_path: Path) -> None:
+    (text,) = blocks("docs/injector.md", "toml")
+    (tmp_path / "plan.toml").write_text(text, encoding="utf-8")
+    plan = read_plan(tmp_path / "plan.toml")
+    assert (plan.seed, [fault.site for fault in plan.faults]) == (3, ["weight", "activation"])
+
+
+def test_the_injectors_page_names_every_site_change_and_pattern() -> None:
+    text = (ROOT / "docs/injector.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
+    named = {word.strip("` ") for row in rows for word in row.split(",")}
+    assert {*SITES, *CHANGES, *PATTERNS, *RECURRENCES} <= named

@@ -1,0 +1,84 @@
+"""The injector of a command that runs under `sdc-guard inject`: the Guard in it makes it.
+
+SDC_GUARD_INJECT names the plan file, SDC_GUARD_INJECT_TOLD a folder where each process leaves a
+note of what became of the plan, and SDC_GUARD_INJECT_AGAIN is set if faults fire again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from ..errors import InjectionError
+from .injector import Injector, rank_here
+from .journal import journal_of
+from .plan_file import read_plan
+
+PLAN_VARIABLE: Final = "SDC_GUARD_INJECT"
+TOLD_VARIABLE: Final = "SDC_GUARD_INJECT_TOLD"
+AGAIN_VARIABLE: Final = "SDC_GUARD_INJECT_AGAIN"
+
+_attached: weakref.WeakSet[Injector] = weakref.WeakSet()
+
+
+def injector_of_environment(
+    path: str,
+    model: torch.nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    run: Path,
+    first_step: int,
+    count: Callable[[], int],
+) -> Injector | None:
+    """The injector of a plan file; None for the second of several guards in a process.
+
+    Raises:
+        InjectionError: the plan cannot be done to this training.
+    """
+    if any(injector.attached for injector in _attached):
+        return None
+    journal = journal_of(run, rank_here())
+    size = journal.stat().st_size if journal.is_file() else 0
+    try:
+        injector = _made(Path(path), model, optimizers, run, first_step, count)
+    except InjectionError as error:
+        _tell(refused=str(error))
+        raise
+    _attached.add(injector)
+    _tell(journal=str(journal), size=size)
+    return injector
+
+
+def _made(
+    path: Path,
+    model: torch.nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    run: Path,
+    first_step: int,
+    count: Callable[[], int],
+) -> Injector:
+    plan = read_plan(path)
+    again = bool(os.environ.get(AGAIN_VARIABLE))
+    injector = Injector(
+        model, optimizers, seed=plan.seed, run=run, first_step=first_step, again=again, count=count
+    )
+    try:
+        for fault in plan.faults:
+            injector.add(fault)
+    except InjectionError:
+        injector.close()
+        raise
+    return injector
+
+
+def _tell(**content: Any) -> None:
+    """Leave a note for the command that started this process."""
+    folder = os.environ.get(TOLD_VARIABLE)
+    if folder and Path(folder).is_dir():
+        note = json.dumps({"rank": rank_here(), **content})
+        (Path(folder) / f"{rank_here():05d}-{os.getpid()}.json").write_text(note, encoding="utf-8")
