@@ -13,13 +13,12 @@ from typing import Final
 
 from ..errors import CommandFailed, UsageError
 from .mix import MIXES
-from .plan import SITES_OF, Clean, Plan, Trial
+from .plan import MODELS, SITES_OF, Clean, Plan, Trial
 from .plan import quick as quick_plan
 from .progress import Progress, Say
 from .results import Results, file_of
 from .rows import Row
 from .summary import Summary, summarise
-from .training import MODELS
 from .trial import failed_rows
 from .workers import Outcome, Pool, Task
 from .workspace import workspace
@@ -123,7 +122,13 @@ def _keep(outcome: Outcome, results: Results) -> None:
 def _timing(outcome: Outcome) -> Row:
     task = outcome.task
     trial, what = (task.number, "trial") if isinstance(task, Trial) else (None, task.purpose)
-    return {"trial": trial, "what": what, "seconds": outcome.seconds, "rss": outcome.rss}
+    return {
+        "trial": trial,
+        "what": what,
+        "seconds": outcome.seconds,
+        "cpu": outcome.cpu,
+        "rss": outcome.rss,
+    }
 
 
 def _check_installed(model: str) -> None:

@@ -46,6 +46,7 @@ FILE_REALISTIC: Final[dict[str, int]] = {
     "zero page": 300,  # 4096 bytes
 }
 
+_OF_FLOATS: Final = ("scale row", "scale tile", "not finite")
 _FEWEST_BITS, _MOST_BITS = 2, 4
 _LARGEST_EXPONENT = 8
 
@@ -58,14 +59,17 @@ class Kind:
     fault: Fault
 
 
-def draw_fault(mix: str, site: Site, step: int, width: int, draw: Draw) -> Kind:
+def draw_fault(
+    mix: str, site: Site, step: int, draw: Draw, *, width: int, whole: bool = False
+) -> Kind:
     """A fault of a mix.
 
     Args:
         mix: of MIXES.
         site: where; step: when.
-        width: bits in a word there; 8 of a file.
         draw: decides everything that is random here.
+        width: bits in a word there; 8 of a file.
+        whole: whether the words are whole numbers, which nothing scales or makes infinite.
 
     Raises:
         UsageError: no such mix.
@@ -76,6 +80,8 @@ def draw_fault(mix: str, site: Site, step: int, width: int, draw: Draw) -> Kind:
     if mix != "realistic":
         raise UsageError(f"no mix {mix!r}", next_step=f"one of {', '.join(MIXES)}")
     shares = FILE_REALISTIC if site == "file" else REALISTIC
+    if whole:
+        shares = {name: share for name, share in shares.items() if name not in _OF_FLOATS}
     name = list(shares)[draw.by_size(list(shares.values()), "kind")]
     return Kind(name, Fault(site, step, **_fields(name, width, draw)))
 

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from ..inject.fault import Draw, Fault, Site
-from .mix import MIXES, draw_fault
+from .mix import FILE_REALISTIC, MIXES, REALISTIC, draw_fault
 from .tables import VERSION
-from .training import MODELS
+
+MODELS: Final = ("gpt", "convnet")
 
 # in a training of one process there is one gradient: "gradient" is hit when it has just been
 # accumulated, "reduced_gradient" right before the optimizer reads it
@@ -31,6 +32,7 @@ SITES_OF: Final[dict[str, tuple[Site, ...]]] = {"gpt": SITES, "convnet": (*SITES
 # bits of a word; a token is one of 256
 _WIDTHS: Final[dict[tuple[str, str], int]] = {("gpt", "batch"): 8}
 _WIDTH = 32
+_WHOLE: Final = (("gpt", "batch"),)  # whole numbers, which no fault scales or makes infinite
 
 # what a step that is run again before it is applied can see
 COMPUTED: Final = ("gradient", "reduced_gradient", "activation", "output_gradient", "batch")
@@ -107,8 +109,9 @@ class Plan:
     audited: int = 25
 
     def text(self) -> str:
-        """As JSON, the same for the same plan."""
-        return json.dumps({"version": VERSION, **asdict(self)}, sort_keys=True)
+        """As JSON, the same for the same plan and the same mixes."""
+        mixed = {"shares": REALISTIC, "file_shares": FILE_REALISTIC}
+        return json.dumps({"version": VERSION, **asdict(self), **mixed})
 
     def clean_runs(self) -> list[Clean]:
         """The runs whose alarms are false."""
@@ -148,7 +151,8 @@ class Plan:
             earliest = _EARLIEST_AUDITED if audited else _EARLIEST
             step = snapshot + earliest + draw.below(_OFFSETS, "offset")
         width = 8 if site == "file" else _WIDTHS.get((model, site), _WIDTH)
-        kind = draw_fault(mix, site, step, width, draw)
+        whole = (model, site) in _WHOLE
+        kind = draw_fault(mix, site, step, draw, width=width, whole=whole)
         return Trial(
             number, model, seed, snapshot, self.after, site, mix, kind.name, kind.fault,
             draw.below(2**31, "injector"), audited,

@@ -55,7 +55,7 @@ _FAILED: Final = """
     SELECT count(*), min(error) FROM trials WHERE status = 'failed'
     GROUP BY regexp_replace(error, '[0-9]+', '', 'g') ORDER BY 1 DESC LIMIT 5
 """
-_SECONDS: Final = "SELECT median(seconds), max(rss) FROM timing WHERE what = 'trial'"
+_SECONDS: Final = "SELECT median(seconds), median(cpu), max(rss) FROM timing WHERE what = 'trial'"
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class Summary:
         controls, differing: trials without a fault, and those of them that are not their twin.
         clean: (model, purpose, steps, steps with an alert) of runs without a fault.
         failures: (how many, a reason).
-        seconds, rss: median time of a trial; largest memory of a process, in bytes.
+        seconds, cpu: medians of a trial's time by the clock, and of a core.
+        rss: largest memory of a process, in bytes.
     """
 
     cells: tuple[Cell, ...]
@@ -105,6 +106,7 @@ class Summary:
     clean: tuple[tuple[str, str, int, int], ...]
     failures: tuple[tuple[int, str], ...]
     seconds: float | None
+    cpu: float | None
     rss: int | None
 
     @property
@@ -143,7 +145,8 @@ class Summary:
             yield f"{count} trials failed: {reason}"
         if self.seconds is not None:
             memory = "" if self.rss is None else f", at most {self.rss / 2**20:.0f} MiB a process"
-            yield f"{self.seconds:.2f} s a trial (median){memory}"
+            core = "" if self.cpu is None else f", {self.cpu:.2f} s of a core"
+            yield f"{self.seconds:.2f} s a trial{core} (medians){memory}"
 
 
 def summarise(ask: Ask) -> Summary:
@@ -153,7 +156,7 @@ def summarise(ask: Ask) -> Summary:
         ask: gives the rows of a query.
     """
     controls, differing = ask(_CONTROLS)[0]
-    seconds, rss = ask(_SECONDS)[0]
+    seconds, cpu, rss = ask(_SECONDS)[0]
     return Summary(
         tuple(Cell(*row) for row in ask(_CELLS)),
         controls,
@@ -161,5 +164,6 @@ def summarise(ask: Ask) -> Summary:
         tuple(ask(_CLEAN)),
         tuple(ask(_FAILED)),
         seconds,
+        cpu,
         rss,
     )

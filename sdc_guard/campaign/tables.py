@@ -151,11 +151,13 @@ TABLES: Final[dict[str, pa.Schema]] = {
         "trial_signals": [*_TRIAL, *_SIGNALS],
         # what the guard said, its sensor as warm as the twin's was at `snapshot`
         "trial_alerts": [*_TRIAL, *_ALERTS],
-        # rss: bytes of the worker's memory after it; of clean runs the trial is null
+        # seconds: by the clock; cpu: of one core; rss: bytes of the process's memory after it; of
+        # clean runs the trial is null
         "timing": [
             ("trial", pa.int64()),
             ("what", pa.string()),
             ("seconds", pa.float64()),
+            ("cpu", pa.float64()),
             ("rss", pa.int64()),
         ],
     }.items()

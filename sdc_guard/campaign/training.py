@@ -8,15 +8,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import torch
 import xxhash
 from torch import nn
 
 from ..guard import Guard
-
-MODELS: Final = ("gpt", "convnet")
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -93,7 +91,7 @@ class Training:
 
 
 def build(model: str, seed: int) -> Training:
-    """A new training of one of MODELS, seeded; torch's global generator is seeded, too.
+    """A new training of one of plan.MODELS, seeded; torch's global generator is seeded, too.
 
     Raises:
         UsageError: what the model needs is not installed.

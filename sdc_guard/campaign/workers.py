@@ -38,7 +38,7 @@ class Outcome:
     Attributes:
         rows: by table; None if it failed.
         reason: why it failed.
-        seconds: it took.
+        seconds: it took; cpu: seconds of a core that it took.
         rss: bytes of the process's memory afterwards; None where that is not known.
         outside: whether it failed for a reason that every other would fail for, too.
     """
@@ -47,6 +47,7 @@ class Outcome:
     rows: Rows | None
     reason: str
     seconds: float
+    cpu: float | None
     rss: int | None
     outside: bool = False
 
@@ -145,7 +146,7 @@ class _Worker:
         self.process.close()
 
     def _lost(self, reason: str, seconds: float) -> Outcome:
-        return Outcome(self._task, None, reason, seconds, None)
+        return Outcome(self._task, None, reason, seconds, None, None)
 
 
 class _one_thread:  # noqa: N801 - because it is used as a function
@@ -169,9 +170,6 @@ def work(connection: Connection[Any, Any], plan: Plan, root: Path) -> None:
     logging.getLogger("sdc_guard").setLevel(logging.CRITICAL)  # what the guard says is in the rows
     for name in [name for name in os.environ if name.startswith("SDC_GUARD_")]:
         del os.environ[name]  # meant for a training of the caller's
-    import torch
-
-    torch.set_num_threads(1)
     while True:
         try:
             connection.send(run_task(connection.recv(), plan, root))
@@ -180,11 +178,14 @@ def work(connection: Connection[Any, Any], plan: Plan, root: Path) -> None:
 
 
 def run_task(task: Task, plan: Plan, root: Path) -> Outcome:
-    """Run a task in this process; an exception is an outcome."""
+    """Run a task in this process, with one thread; an exception is an outcome."""
+    import torch
+
     from .clean import read_window, run_clean, run_twin
     from .trial import run_trial
 
-    started, rows, reason, outside = time.monotonic(), None, "", False
+    torch.set_num_threads(1)
+    started, used, rows, reason, outside = time.monotonic(), time.process_time(), None, "", False
     try:
         if isinstance(task, Trial):
             window = read_window(root, task.model, task.seed, task.snapshot)
@@ -196,7 +197,8 @@ def run_task(task: Task, plan: Plan, root: Path) -> Outcome:
     except Exception as error:  # noqa: BLE001 - because the other trials go on
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         outside = isinstance(error, OSError) and error.errno in _FULL
-    return Outcome(task, rows, reason, time.monotonic() - started, _memory(), outside)
+    seconds, cpu = time.monotonic() - started, time.process_time() - used
+    return Outcome(task, rows, reason, seconds, cpu, _memory(), outside)
 
 
 def _memory() -> int | None:

@@ -65,7 +65,7 @@ def test_the_realistic_mix_has_the_shares_of_the_studies() -> None:
 
 def test_kinds_come_as_often_as_their_shares_say() -> None:
     drawn = Counter(
-        draw_fault("realistic", "gradient", 1, 32, Draw(0, "test", number, 0)).name
+        draw_fault("realistic", "gradient", 1, Draw(0, "test", number, 0), width=32).name
         for number in range(4000)
     )
     for name, share in REALISTIC.items():
@@ -73,20 +73,33 @@ def test_kinds_come_as_often_as_their_shares_say() -> None:
         assert abs(drawn[name] / 4 - share) < 5 * spread / 2 + 1, name
 
 
+def test_whole_numbers_are_neither_scaled_nor_made_infinite() -> None:
+    trials = [
+        t for t in map(Plan().trial, range(42 * 100)) if (t.model, t.site) == ("gpt", "batch")
+    ]
+    assert len(trials) == 200
+    assert {trial.fault.change for trial in trials if trial.fault} <= {
+        "flip", "zero", "stuck_at_0", "stuck_at_1",
+    }  # fmt: skip
+
+
 def test_every_bit_is_as_likely_in_the_uniform_mix() -> None:
     drawn = Counter(
-        draw_fault("uniform", "weight", 1, 32, Draw(0, "test", number, 0)).fault.bits
+        draw_fault("uniform", "weight", 1, Draw(0, "test", number, 0), width=32).fault.bits
         for number in range(6400)
     )
     assert set(drawn) == {(bit,) for bit in range(32)}
     assert sum((count - 200) ** 2 / 200 for count in drawn.values()) < 62  # χ²₃₁, 0.1 %
 
 
-def test_the_text_of_a_plan_says_all_of_it() -> None:
+def test_the_text_of_a_plan_says_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     content = json.loads(Plan(seed=7).text())
     assert content["seed"] == 7
     assert content["snapshots"] == [160, 240, 320]
     assert Plan(seed=7).text() != quick(Plan(seed=7)).text()
+    before = Plan(seed=7).text()
+    monkeypatch.setitem(REALISTIC, "flip bit", 121)  # other trials for the same numbers
+    assert Plan(seed=7).text() != before
 
 
 def test_sites_are_chosen_by_name() -> None:

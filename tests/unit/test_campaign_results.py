@@ -29,7 +29,7 @@ PLAN = Plan(
     calibration=(), judging=(200,), snapshots=(4,), after=4, clean_steps=4,
 )  # fmt: skip
 TRIALS = 6
-TIMING = {"trial": 1, "what": "trial", "seconds": 0.5, "rss": 5}
+TIMING = {"trial": 1, "what": "trial", "seconds": 0.5, "cpu": 0.4, "rss": 5}
 
 # what is killed: the very campaign, with two processes
 SCRIPT = f"""
@@ -171,9 +171,9 @@ def test_a_full_disk_ends_the_campaign_and_marks_no_trial_as_failed(
     def full(pool: Pool, tasks: list[Task]) -> Iterator[Outcome]:
         for task in tasks:
             if isinstance(task, Trial):
-                yield Outcome(task, None, "OSError: No space left on device", 1.0, None, True)
+                yield Outcome(task, None, "OSError: No space left on device", 1.0, None, None, True)
             else:
-                yield Outcome(task, {"clean_steps": []}, "", 1.0, None)
+                yield Outcome(task, {"clean_steps": []}, "", 1.0, None, None)
 
     monkeypatch.setattr(Pool, "run", full)
     path = tmp_path / "c.duckdb"

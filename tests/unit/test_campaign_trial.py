@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from sdc_guard.archive.save import STATE_FILE
 from sdc_guard.campaign.clean import read_window, run_clean, run_twin
 from sdc_guard.campaign.file_fault import damage_file, file_effect
+from sdc_guard.campaign.guarded import attach, learned
 from sdc_guard.campaign.plan import Clean, Plan, Trial
 from sdc_guard.campaign.training import build
 from sdc_guard.campaign.trial import run_trial
@@ -61,6 +63,8 @@ def test_a_training_goes_on_from_its_state_to_the_bit() -> None:
     assert two.hashes() == there
     assert [two.step(None) for _ in range(3)] == losses
     assert two.hashes() == one.hashes()
+    two.restore(state)  # which going on from it has left alone
+    assert two.hashes() == there
 
 
 def test_every_bit_of_the_state_is_in_its_hashes() -> None:
@@ -128,6 +132,23 @@ def test_a_changed_file_is_found_by_its_manifest(run: Any) -> None:
     assert row["changed"]
     assert row["first_differs"] is None
     assert row["tensor"] == STATE_FILE
+
+
+def test_a_guard_goes_on_with_what_another_has_learned(tmp_path: Path) -> None:
+    training = build("convnet", 3)
+    with attach(training, tmp_path / "one", first_step=1, digests=False) as guard:
+        for _ in range(3):
+            training.step(guard)
+        sensor = learned(guard)
+    before = pickle.dumps(sensor)
+    training = build("convnet", 3)
+    with attach(training, tmp_path / "two", first_step=1, digests=False) as guard:
+        assert pickle.dumps(learned(guard)) != before
+    with attach(training, tmp_path / "2", first_step=1, digests=False, sensor=sensor) as guard:
+        assert pickle.dumps(learned(guard)) == before
+        training.step(guard)
+        assert pickle.dumps(learned(guard)) != before
+    assert pickle.dumps(sensor) == before
 
 
 def test_an_exception_is_an_outcome(root: Path) -> None:

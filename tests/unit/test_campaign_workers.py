@@ -13,6 +13,8 @@ from sdc_guard.campaign.plan import Plan, Trial
 from sdc_guard.campaign.progress import Progress
 from sdc_guard.campaign.summary import summarise
 from sdc_guard.campaign.workers import Pool
+from sdc_guard.campaign.workspace import workspace
+from sdc_guard.errors import UsageError
 
 PLAN = Plan(models=("convnet",))
 TRIAL = PLAN.trial(0)
@@ -26,19 +28,16 @@ class Deadly(Trial):
 
 
 def test_a_process_that_dies_takes_one_trial_with_it(tmp_path: Path) -> None:
-    deadly = Deadly(**{**TRIAL.__dict__, "number": 1})
-    tasks = [replace(TRIAL, number=0), deadly, replace(TRIAL, number=2)]
+    tasks = [Deadly(**{**TRIAL.__dict__, "number": 0}), replace(TRIAL, number=1)]
     with Pool(PLAN, tmp_path, 1) as pool:
         outcomes = list(pool.run(tasks))
         processes = [worker.process for worker in (*pool._idle, *pool._busy)]
         assert len(processes) == 1
         number = processes[0].pid
-    assert [outcome.task.number for outcome in outcomes] == [0, 1, 2]  # type: ignore[union-attr]
-    assert outcomes[1].reason == "the process ended with 9"
-    for outcome in (outcomes[0], outcomes[2]):  # there is no twin here
-        assert outcome.reason.startswith("FileNotFoundError")
-        assert outcome.rows is None
-        assert not outcome.outside
+    assert [outcome.task.number for outcome in outcomes] == [0, 1]  # type: ignore[union-attr]
+    assert outcomes[0].reason == "the process ended with 9"
+    assert outcomes[1].reason.startswith("FileNotFoundError")  # there is no twin here
+    assert all(outcome.rows is None and not outcome.outside for outcome in outcomes)
     assert number is not None
     with pytest.raises(ProcessLookupError):
         os.kill(number, 0)
@@ -49,6 +48,30 @@ def test_a_trial_that_hangs_is_ended(tmp_path: Path) -> None:
         (outcome,) = pool.run([TRIAL])
     assert outcome.reason == "not finished after 0 s"
     assert outcome.rows is None
+
+
+def test_what_a_killed_campaign_left_is_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sdc_guard.campaign.workspace._parent", lambda: tmp_path)
+    results, mine = tmp_path / "c.duckdb", tmp_path / "mine"
+    mine.mkdir()
+    (mine / "kept").touch()
+    with workspace(tmp_path / "other.duckdb") as other:
+        with workspace(results) as folder:
+            assert other != folder
+            assert folder.stat().st_mode & 0o777 == 0o700
+        assert not folder.exists()
+        folder.mkdir()
+        (folder / "left").touch()  # by one that was killed
+        with workspace(results) as again:
+            assert again == folder
+            assert not list(again.iterdir())
+        assert other.exists()
+    folder.symlink_to(mine)
+    with pytest.raises(UsageError, match="cannot be removed"), workspace(results):
+        pass
+    assert (mine / "kept").exists()
 
 
 def test_progress_tells_how_long_it_takes_still() -> None:
@@ -79,7 +102,7 @@ def cell(site: str, failed: int, scored: int, found: int) -> tuple[Any, ...]:
     ],
 )
 def test_what_has_to_be_found_always(cells: list[Any], differing: int, sound: bool) -> None:
-    answers = iter([[(5, differing)], [(1.5, 2**20)], cells, [], []])
+    answers = iter([[(5, differing)], [(1.5, 0.5, 2**20)], cells, [], []])
     summary = summarise(lambda _: next(answers))
     assert summary.sound is sound
     assert summary.as_object()["sound"] is sound
