@@ -115,7 +115,7 @@ class DoubleCentred:
     def until_renewal(self) -> int:
         """Steps that may be scored together before medians are renewed; at least 1."""
         steps = self._past.steps
-        return max(1, steps) if steps < RENEWAL else RENEWAL - steps % RENEWAL
+        return (1 << steps.bit_length()) - steps if steps < RENEWAL else RENEWAL - steps % RENEWAL
 
     @property
     def judgeable(self) -> Bools:
@@ -196,7 +196,10 @@ class DoubleCentred:
         middle = middles_of_sorted(ordered, count)
         apart = np.abs(ordered - middle[:, None].astype(np.float32))
         apart.sort(axis=1)
-        spread = MAD_TO_SIGMA * middles_of_sorted(apart, count).reshape(self._shape)
+        # few steps show less of how far a stream moves: not at all less if these are independent,
+        # by the root of their number if it wanders; between the two
+        widened = (WINDOW / np.clip(count, self._warm_up, WINDOW)) ** 0.25
+        spread = MAD_TO_SIGMA * (widened * middles_of_sorted(apart, count)).reshape(self._shape)
         judgeable = (count >= self._warm_up).reshape(self._shape)
         return _Past(
             steps=steps,

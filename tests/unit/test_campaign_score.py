@@ -100,6 +100,11 @@ def test_detectors_are_judged_without_the_files(numbers: dict[str, Any]) -> None
     assert baseline["published"]["recall"]["hits"] == 2
     assert baseline["against_sensor"] == {"only_sensor": 1, "only_this": 1, "p": 1.0}
     assert numbers["best_baseline"] == BASELINE
+    curve_of_sensor = by_name["sensor"]["curves"]["toy"]
+    # of seven trials one has a larger element, and one a value that is not finite
+    assert (curve_of_sensor["windows"], curve_of_sensor["window_steps"]) == (4, 10)
+    points = zip(curve_of_sensor["false_windows"], curve_of_sensor["recall"], strict=True)
+    assert max(recall for false, recall in points if false == 0) == pytest.approx(2 / 7)
     effects = {row["effect"]: row["counted"] for row in numbers["effects"]}
     assert effects == {"drift": 6, "nonfinite": 1, "masked": 0, "wrong": 1}
 

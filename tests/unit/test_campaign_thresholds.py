@@ -82,7 +82,7 @@ def moving_sum(values: np.ndarray) -> np.ndarray:
     return np.convolve(values, np.ones(20), "valid")
 
 
-@pytest.mark.parametrize("tail", ["normal", "laplace", "student", "correlated"])
+@pytest.mark.parametrize("tail", ["normal", "laplace", "student", "correlated", "repeated"])
 def test_an_extrapolated_threshold_keeps_the_budget_within_a_factor(
     tail: str, rng: np.random.Generator
 ) -> None:
@@ -92,6 +92,9 @@ def test_an_extrapolated_threshold_keeps_the_budget_within_a_factor(
         "laplace": lambda size: rng.laplace(size=size),
         "student": lambda size: rng.standard_t(3, size=size),
         "correlated": lambda size: moving_sum(rng.standard_normal(size + 19)),
+        "repeated": lambda size: (
+            np.repeat(rng.standard_normal(size // 6 + 1), 6)[:size] + rng.normal(0, 0.01, size)
+        ),
     }[tail]
     realised = []
     for _ in range(12):
@@ -119,11 +122,11 @@ def test_scores_that_are_nearly_all_alike_have_no_tail() -> None:
     assert judge([run], found.value).incidents == 0
 
 
-def test_a_detector_without_a_score_gets_a_threshold_that_nothing_exceeds() -> None:
-    found = threshold_for([np.full(100, -INF)], budget=1e-4)
-    assert found.method == "largest"
-    assert judge([np.full(100, -INF)], found.value).incidents == 0
-    assert threshold_for([], budget=1e-4).steps == 0
+@pytest.mark.parametrize("steps", [0, 100, 100_000])
+def test_a_detector_without_a_score_gets_a_threshold_that_nothing_exceeds(steps: int) -> None:
+    found = threshold_for([np.full(steps, -INF)], budget=1e-4)
+    assert (found.value, found.method, found.steps) == (INF, "largest", steps)
+    assert threshold_for([], budget=1e-4).value == INF
 
 
 def test_the_extremal_index_is_one_over_the_size_of_clusters(rng: np.random.Generator) -> None:

@@ -10,13 +10,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_signals import alerts_of, one
 from torch import nn
 
 from sdc_guard import Guard, RunReader
 from sdc_guard.detect.alert import Alert
-from sdc_guard.detect.sensor import StepSensor
+from sdc_guard.detect.choice import SENSORS, Sensor, SensorName, sensor_for
+from sdc_guard.detect.step_signals import StepSignals
 
-LAYERS = 4
+LAYERS, NUMEL, STEPS = 4, 4096, 400
+UPSETS = (
+    "bad", "none", "zero", "large", "small", "near", "one", "lanes", "shift", "whole",
+)  # fmt: skip
 TABLES = {
     "steps": "step, loss, lr, grad_norm, skipped, accumulation, batch_hash, tokens, attempt",
     "layers": "*",
@@ -26,85 +31,109 @@ TABLES = {
 }
 
 
-def course(seed: int, steps: int, upsets: list[tuple[int, str]]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-    """Norms and non-finite counts of steps that drift, with upsets at given steps."""
+def course(seed: int, upsets: list[tuple[int, str]]) -> StepSignals:
+    """Signals of steps that drift, with upsets at given steps."""
     rng = np.random.default_rng(seed)
-    drift = np.cumsum(rng.normal(0, 0.15, (steps, LAYERS)), axis=0)
-    norms, bad = np.exp(drift + rng.normal(0, 0.2, (steps, LAYERS))), np.zeros((steps, LAYERS))
+    drift = np.cumsum(rng.normal(0, 0.1, (STEPS, LAYERS)), axis=0)
+    norms = np.exp(drift + rng.normal(0, 0.2, (STEPS, LAYERS)))
+    peaks = norms * np.exp(rng.normal(-2, 0.1, norms.shape))
+    zeros, bad = rng.poisson(0.2, norms.shape), np.zeros(norms.shape, dtype=np.int64)
     for step, kind in upsets:
-        layer = step % LAYERS
+        place = (step, step % LAYERS)
+        factor = {"large": 1e4, "small": 1e-6, "near": 5.0, "none": math.nan, "zero": 0.0}
+        norms[place] *= factor.get(kind, 1.0)
+        peaks[place] *= factor.get(kind, 1.0)
         if kind == "bad":
-            norms[step % steps, layer], bad[step % steps, layer] = math.nan, 3
-        else:
-            norms[step % steps, layer] *= {"none": math.nan, "zero": 0.0}.get(kind) or 1.0
-            norms[step % steps, layer] *= {"large": 1e3, "small": 1e-6, "near": 20.0}.get(kind, 1.0)
-            if kind == "zero":
-                norms[step % steps, layer] = 0.0
-    return norms, bad
+            norms[place], bad[place] = math.nan, 3
+        elif kind == "one":
+            peaks[place] = norms[place]
+        elif kind in ("lanes", "zero"):
+            zeros[place] = NUMEL if kind == "zero" else NUMEL // 16
+        elif kind == "shift":
+            norms[step:, place[1]] *= 2.0
+        elif kind == "whole":
+            norms[step] *= 100.0
+            peaks[step] *= 100.0
+    return one(norms, max_abs=peaks, zeros=zeros, nonfinite=bad)
 
 
-def one_by_one(sensor: StepSensor, norms, bad, losses) -> list[Alert]:  # type: ignore[no-untyped-def]
-    return [
-        alert
-        for step, (row, count, loss) in enumerate(zip(norms, bad, losses, strict=True))
-        for alert in sensor.judge(step, row, count.astype(np.int64), loss)
-    ]
+def made(chosen: SensorName, budget: float = 1e-3) -> Sensor:
+    names = [f"layer {number}" for number in range(LAYERS)]
+    return sensor_for(chosen, names, np.full(LAYERS, NUMEL), budget)
 
 
-@settings(max_examples=150, deadline=None)
+def assert_alike(one: object, other: object) -> None:
+    """Two objects hold the same, down to the last bit of their arrays."""
+    assert type(one) is type(other)
+    if isinstance(one, np.ndarray):
+        np.testing.assert_array_equal(one, other)
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)  # type: ignore[arg-type] # because the types are the same
+        for mine, yours in zip(one, other, strict=True):  # type: ignore[call-overload] # as above
+            assert_alike(mine, yours)
+    elif isinstance(one, dict):
+        assert_alike(list(one.items()), list(other.items()))  # type: ignore[attr-defined] # as above
+    elif hasattr(one, "__dict__"):
+        assert_alike(vars(one), vars(other))
+    else:
+        assert one == other or (one != one and other != other)
+
+
+@pytest.mark.parametrize("chosen", SENSORS)
+@settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
-    upsets=st.lists(
-        st.tuples(
-            st.integers(0, 199), st.sampled_from(["bad", "none", "zero", "large", "small", "near"])
-        ),
-        max_size=4,
-    ),
-    sizes=st.lists(st.integers(1, 40), min_size=20, max_size=20),
-    lost=st.sets(st.integers(0, 199), max_size=2),
+    upsets=st.lists(st.tuples(st.integers(0, STEPS - 1), st.sampled_from(UPSETS)), max_size=5),
+    sizes=st.lists(st.integers(1, 40), min_size=30, max_size=30),
+    lost=st.sets(st.integers(0, STEPS - 1), max_size=2),
+    high=st.sets(st.integers(0, STEPS - 1), max_size=2),
 )
 def test_many_at_once_take_in_what_one_by_one_does(
-    seed: int, upsets: list[tuple[int, str]], sizes: list[int], lost: set[int]
+    chosen: SensorName,
+    seed: int,
+    upsets: list[tuple[int, str]],
+    sizes: list[int],
+    lost: set[int],
+    high: set[int],
 ) -> None:
-    norms, bad = course(seed, 200, upsets)
-    losses = [math.nan if step in lost else 1.0 for step in range(200)]
-    names = [f"layer {number}" for number in range(LAYERS)]
-    reference, sensor = StepSensor(names), StepSensor(names)
-    expected = one_by_one(reference, norms, bad, losses)
+    signals = course(seed, upsets)
+
+    def loss(step: int) -> float:
+        return math.nan if step in lost else 1e6 if step in high else 1.0 + step % 7 / 10
+
+    reference, sensor = made(chosen), made(chosen)
+    expected = alerts_of(reference, signals, loss)
     found: list[Alert] = []
     start = 0
-    for size in [*sizes, 200]:
-        part = slice(start, min(start + size, 200))
-        if not sensor.admit_quiet(norms[part], bad[part], losses[part]):
-            for step in range(200)[part]:
-                count = bad[step].astype(np.int64)
-                found += sensor.judge(step, norms[step], count, losses[step])
-        start = part.stop
+    for size in [*sizes, *[100] * 4]:
+        stop = min(start + size, STEPS)
+        part, losses = signals.steps(start, stop), [loss(step) for step in range(start, stop)]
+        if stop > start and not sensor.admit_quiet(part, losses):
+            found += alerts_of(sensor, part, loss, start)
+        start = stop
     assert found == expected
-    np.testing.assert_array_equal(sensor._window._logs, reference._window._logs)
-    np.testing.assert_array_equal(sensor._window._seen, reference._window._seen)
+    assert_alike(sensor, reference)
 
 
-def test_a_healthy_course_is_quiet_even_where_norms_drift_apart() -> None:
+@pytest.mark.parametrize("chosen", SENSORS)
+def test_a_healthy_course_is_quiet_even_where_norms_drift_apart(chosen: SensorName) -> None:
     """Else the fast way would not be taken: over a window the norms fall to a tenth."""
-    sensor = StepSensor(["a", "b"])
-    norms = np.exp(-0.035 * np.arange(400))[:, None] * np.array([1.0, 2.0])
-    quiet = [
-        sensor.admit_quiet(norms[at : at + 10], np.zeros((10, 2)), [1.0] * 10)
-        for at in range(0, 400, 10)
-    ]
+    sensor = made(chosen)
+    norms = np.exp(-0.035 * np.arange(400))[:, None] * np.array([1.0, 2.0, 3.0, 4.0])
+    quiet = [sensor.admit_quiet(one(norms[at : at + 10]), [1.0] * 10) for at in range(0, 400, 10)]
     assert all(quiet)
 
 
-def test_a_healthy_course_is_quiet_even_where_norms_scatter() -> None:
+@pytest.mark.parametrize("chosen", SENSORS)
+def test_a_healthy_course_is_quiet_even_where_norms_scatter(chosen: SensorName) -> None:
     """Far from the median of a wide window is not far by the limits."""
     seed = 5
     print(f"seed {seed}")
-    norms = np.exp(np.random.default_rng(seed).normal(0, 1.0, (400, 2)))
-    sensor, reference = StepSensor(["a", "b"]), StepSensor(["a", "b"])
-    assert one_by_one(reference, norms, np.zeros((400, 2)), [1.0] * 400) == []
+    norms = np.exp(np.random.default_rng(seed).normal(0, 1.0, (400, LAYERS)))
+    assert alerts_of(made(chosen, 1e-6), one(norms)) == []
+    sensor = made(chosen, 1e-6)
     for at in range(0, 400, 25):
-        assert sensor.admit_quiet(norms[at : at + 25], np.zeros((25, 2)), [1.0] * 25)
+        assert sensor.admit_quiet(one(norms[at : at + 25]), [1.0] * 25)
 
 
 def record(folder: Path, steps: int, *, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +154,7 @@ def record(folder: Path, steps: int, *, together: int, monkeypatch: pytest.Monke
     ) as guard:
         for step in range(steps):
             batch = torch.randn(4, 6)
-            factor = {60: 1e6, 75: math.nan}.get(step, 1.0)
+            factor = {60: 1e15, 75: math.nan}.get(step, 1.0)
             parts = batch.split(2) if step % 13 == 5 else [batch]
             for part in parts:
                 loss = (model(part) - 1).square().mean() * factor

@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from made_signals import one
 from torch import nn
 
 from sdc_guard import Alert, Guard, RunReader, load_checkpoint
@@ -20,12 +21,13 @@ def judged(
     norms: list[float], nonfinite: list[int] | None = None, first: int = 0
 ) -> tuple[list[Alert], dict[int, Incident]]:
     """All alerts of one layer's series, and the incidents they make, by number."""
-    sensor, book = StepSensor(["w"]), IncidentBook()
+    sensor, book = StepSensor(["w"], [4096]), IncidentBook()
     alerts: list[Alert] = []
     incidents: dict[int, Incident] = {}
     for place, norm in enumerate(norms):
         bad = np.array([nonfinite[place] if nonfinite else 0])
-        found = sensor.judge(first + place, np.array([norm]), bad, 2.0)
+        signals = one(np.array([norm]), nonfinite=bad)
+        found = sensor.judge(first + place, signals, 2.0)
         for incident in book.update(first + place, found):
             incidents[incident.number] = incident
         alerts += found
