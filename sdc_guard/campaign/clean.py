@@ -27,6 +27,7 @@ class Window:
         sensor: what the guard's statistics had learned by then.
         hashes: of each tensor of the state after each of the steps that follow.
         trace: what the guard recorded of them.
+        modules: names of those whose forward a step calls.
     """
 
     snapshot: int
@@ -34,6 +35,7 @@ class Window:
     sensor: Sensor
     hashes: Mapping[int, Mapping[str, str]]
     trace: Trace
+    modules: tuple[str, ...]
 
 
 def run_clean(run: Clean, root: Path) -> Rows:
@@ -59,7 +61,7 @@ def run_twin(run: Clean, plan: Plan, root: Path) -> Rows:
                 if step in plan.snapshots:
                     twin.keep(step, learned(guard))
         trace = read_trace(folder, 1, run.steps, digests_from=min(plan.snapshots))
-    for window in twin.windows(trace):
+    for window in twin.windows(trace, training.modules_called()):
         path = window_path(root, run.model, run.seed, window.snapshot)
         path.write_bytes(pickle.dumps(window, protocol=pickle.HIGHEST_PROTOCOL))
     return {**clean_rows(run, trace, twin.states), "layers": layer_rows(run.model, trace)}
@@ -95,10 +97,11 @@ class _Twin:
     def keep(self, step: int, sensor: Sensor) -> None:
         self._kept[step] = copy.deepcopy(self._training.state()), sensor
 
-    def windows(self, trace: Trace) -> list[Window]:
+    def windows(self, trace: Trace, modules: tuple[str, ...]) -> list[Window]:
         found = []
         for snapshot, (state, sensor) in self._kept.items():
             first, last = snapshot + 1, snapshot + self._plan.after
             hashes = {step: self._hashes[step] for step in range(first, last + 1)}
-            found.append(Window(snapshot, state, sensor, hashes, trace.between(first, last)))
+            rows = trace.between(first, last)
+            found.append(Window(snapshot, state, sensor, hashes, rows, modules))
         return found

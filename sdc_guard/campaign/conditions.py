@@ -17,7 +17,8 @@ def conditions(numbers: Numbers) -> list[str]:
         f" judged on others with the seeds {_seeds(plan, 'judging')};"
         f" {plan.get('clean_steps', '?')} steps each, of which the first {numbers['warm_up']} were"
         " only taken in. The data are shorter than the budget needs to be counted where a"
-        " threshold says *tail*: it is extrapolated from the largest scores.",
+        " threshold says *tail*: it is extrapolated from the largest scores. *Largest*: there were"
+        " too few scores for that, or none (∞).",
         f"Faults were drawn from the seed {plan.get('seed', '?')}, in trainings with the seeds"
         f" {_seeds(plan, 'twins')} from the steps {_seeds(plan, 'snapshots')} on,"
         f" {plan.get('after', '?')} steps each. A detector has seen the healthy steps before. An"

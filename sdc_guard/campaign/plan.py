@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from ..inject.fault import Draw, Fault, Site
-from .mix import MIXES, draw_fault
+from .mix import FILE_REALISTIC, MIXES, REALISTIC, draw_fault
 from .tables import VERSION
 
 MODELS: Final = ("gpt", "convnet")
@@ -109,8 +109,9 @@ class Plan:
     audited: int = 25
 
     def text(self) -> str:
-        """As JSON, the same for the same plan."""
-        return json.dumps({"version": VERSION, **asdict(self)}, sort_keys=True)
+        """As JSON, the same for the same plan and the same mixes."""
+        mixed = {"shares": REALISTIC, "file_shares": FILE_REALISTIC}
+        return json.dumps({"version": VERSION, **asdict(self), **mixed})
 
     def clean_runs(self) -> list[Clean]:
         """The runs whose alarms are false."""

@@ -36,7 +36,8 @@ class Threshold:
         value: the threshold; infinite if no finite one keeps the budget.
         method: "counted", the budget's incidents were seen in the data; "tail", a generalised
             Pareto distribution was fitted to the largest scores; "largest", the largest score, as
-            there were too few different ones for a tail; "published", that of the source.
+            there were too few different ones for a tail, and infinite if there was none;
+            "published", that of the source.
         steps: that it was set on.
     """
 
@@ -129,11 +130,13 @@ def threshold_for(runs: Sequence[Floats], budget: float = BUDGET) -> Threshold:
         budget: false incidents a step.
     """
     steps, peak = sum(map(len, runs)), joined(runs)
+    known = peak[peak > -np.inf]
+    if not known.size:
+        return Threshold(float("inf"), "largest", steps)  # of a detector that never had a score
     allowed = budget * steps
     if allowed >= ENOUGH:
         return Threshold(_lowest(peak, int(allowed)), "counted", steps)
-    known = peak[peak > -np.inf]
-    start = float(np.quantile(known, 1 - SHARE, method="lower")) if known.size else 0.0
+    start = float(np.quantile(known, 1 - SHARE, method="lower"))
     above = peak[peak > start]
     if len(np.unique(above[np.isfinite(above)])) < FEWEST:
         return Threshold(float(peak.max()), "largest", steps)
@@ -162,8 +165,6 @@ def extremal_index(at: NDArray[np.int64] | Sequence[int]) -> float:
 def _lowest(peak: Floats, most: int) -> float:
     """The lowest score at which, and beyond which, there are no more than `most` incidents."""
     values = np.unique(peak[peak > -np.inf])
-    if not values.size:
-        return 0.0
     lowest = float(values[-1])
     for value in values[len(values) // 2 :][::-1]:  # below, all steps are one incident
         if len(clusters(peak, float(value))) > most:

@@ -57,6 +57,20 @@ class Training:
         self.optimizer.zero_grad()
         return loss.item()
 
+    def modules_called(self) -> tuple[str, ...]:
+        """Names of the modules that take part in a step; one is made to see it."""
+        called: dict[str, None] = {}
+
+        def watched(name: str) -> Callable[..., None]:
+            return lambda *_: called.setdefault(name)
+
+        named = self.model.named_modules()
+        handles = [module.register_forward_hook(watched(name)) for name, module in named]
+        self.step(None)
+        for handle in handles:
+            handle.remove()
+        return tuple(called)
+
     def state(self) -> dict[str, Any]:
         """What an exact resume needs, as `guard.checkpoint` takes it; shares memory with it."""
         return {

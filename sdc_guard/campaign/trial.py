@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from ..archive.manifest import Manifest
 from ..archive.save import STATE_FILE
 from ..errors import InjectionError
-from ..inject.fault import InjectionRecord, Touched
+from ..inject.fault import Draw, Fault, InjectionRecord, Touched
 from ..inject.injector import Injector
 from ..plain_json import plain
 from .clean import Window
@@ -125,7 +125,7 @@ def _train(trial: Trial, window: Window, folder: Path) -> _Trained:
         injector = Injector(training.model, training.optimizer, seed=trial.draws, first_step=first)
         attached.enter_context(injector)
         if trial.fault is not None and trial.site != "file":
-            injector.add(trial.fault)
+            injector.add(_aimed(trial.fault, trial.draws, injector, window.modules))
         for step in range(first, last + 1):
             training.step(guard)
             hashes[step] = training.hashes()
@@ -133,6 +133,19 @@ def _train(trial: Trial, window: Window, folder: Path) -> _Trained:
     if injector.missed:
         raise InjectionError(f"not injected: {injector.missed[0].reason}")
     return _Trained(hashes, injector.records, checkpoint, guard.health.errors)
+
+
+def _aimed(fault: Fault, draws: int, injector: Injector, called: Sequence[str]) -> Fault:
+    """The fault, on a module that runs if it is of a module: each as often.
+
+    A model may hold modules of which only the weight is used.
+    """
+    if fault.site not in ("activation", "output_gradient") or fault.tensor is not None:
+        return fault
+    names = [name for name in injector.scope(fault.site).sizes if name in called]
+    return replace(
+        fault, tensor=names[Draw(draws, fault.site, fault.step, 0).below(len(names), "module")]
+    )
 
 
 def _hit(records: Sequence[InjectionRecord], layers: dict[str, int]) -> Row:

@@ -90,6 +90,8 @@ class Pool:
                     yield outcome
 
     def _give(self, task: Task) -> None:
+        while self._idle and not self._idle[-1].process.is_alive():
+            self._idle.pop().end()  # somebody ended it between two tasks
         worker = self._idle.pop() if self._idle else _Worker(self._plan, self._root)
         worker.give(task)
         self._busy.append(worker)

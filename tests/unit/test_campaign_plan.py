@@ -92,11 +92,14 @@ def test_every_bit_is_as_likely_in_the_uniform_mix() -> None:
     assert sum((count - 200) ** 2 / 200 for count in drawn.values()) < 62  # χ²₃₁, 0.1 %
 
 
-def test_the_text_of_a_plan_says_all_of_it() -> None:
+def test_the_text_of_a_plan_says_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     content = json.loads(Plan(seed=7).text())
     assert content["seed"] == 7
     assert content["snapshots"] == [160, 240, 320]
     assert Plan(seed=7).text() != quick(Plan(seed=7)).text()
+    before = Plan(seed=7).text()
+    monkeypatch.setitem(REALISTIC, "flip bit", 121)  # other trials for the same numbers
+    assert Plan(seed=7).text() != before
 
 
 def test_sites_are_chosen_by_name() -> None:

@@ -122,11 +122,11 @@ def test_scores_that_are_nearly_all_alike_have_no_tail() -> None:
     assert judge([run], found.value).incidents == 0
 
 
-def test_a_detector_without_a_score_gets_a_threshold_that_nothing_exceeds() -> None:
-    found = threshold_for([np.full(100, -INF)], budget=1e-4)
-    assert found.method == "largest"
-    assert judge([np.full(100, -INF)], found.value).incidents == 0
-    assert threshold_for([], budget=1e-4).steps == 0
+@pytest.mark.parametrize("steps", [0, 100, 100_000])
+def test_a_detector_without_a_score_gets_a_threshold_that_nothing_exceeds(steps: int) -> None:
+    found = threshold_for([np.full(steps, -INF)], budget=1e-4)
+    assert (found.value, found.method, found.steps) == (INF, "largest", steps)
+    assert threshold_for([], budget=1e-4).value == INF
 
 
 def test_the_extremal_index_is_one_over_the_size_of_clusters(rng: np.random.Generator) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from sdc_guard.archive.save import STATE_FILE
 from sdc_guard.campaign.clean import read_window, run_clean, run_twin
 from sdc_guard.campaign.file_fault import damage_file, file_effect
+from sdc_guard.campaign.guarded import attach, learned
 from sdc_guard.campaign.plan import Clean, Plan, Trial
 from sdc_guard.campaign.training import build
 from sdc_guard.campaign.trial import run_trial
@@ -61,6 +63,8 @@ def test_a_training_goes_on_from_its_state_to_the_bit() -> None:
     assert two.hashes() == there
     assert [two.step(None) for _ in range(3)] == losses
     assert two.hashes() == one.hashes()
+    two.restore(state)  # which going on from it has left alone
+    assert two.hashes() == there
 
 
 def test_every_bit_of_the_state_is_in_its_hashes() -> None:
@@ -113,6 +117,19 @@ def test_a_changed_weight_is_proven_in_its_step(run: Any) -> None:
     assert [step["differing"] > 0 for step in rows["trial_steps"]] == [False, True, True, True]
 
 
+@pytest.mark.parametrize("site", ["activation", "output_gradient"])
+def test_modules_are_hit_that_take_part(run: Any, root: Path, site: str) -> None:
+    window = read_window(root, "convnet", 300, 4)
+    assert set(window.modules) == {"", *map(str, range(9))}
+    window = replace(window, modules=("3", "nothing"))
+    fault = Fault(site, AT, change="zero", pattern="lane", period=1)  # type: ignore[arg-type]
+    trial = replace(TRIAL, fault=fault, site=site, draws=4)
+    (row,) = run_trial(trial, window, root)["trials"]
+    assert (row["tensor"].partition(":")[0], row["changed"]) == ("3", True)
+    assert row["first_differs"] == row["replay_step"] == AT
+    assert len(row["layers_hit"]) == 1  # 3.weight; it has no bias
+
+
 def test_a_trial_repeats_to_the_bit(run: Any) -> None:
     once = run(Fault("exp_avg", AT), draws=5)
     assert run(Fault("exp_avg", AT), draws=5) == once
@@ -128,6 +145,23 @@ def test_a_changed_file_is_found_by_its_manifest(run: Any) -> None:
     assert row["changed"]
     assert row["first_differs"] is None
     assert row["tensor"] == STATE_FILE
+
+
+def test_a_guard_goes_on_with_what_another_has_learned(tmp_path: Path) -> None:
+    training = build("convnet", 3)
+    with attach(training, tmp_path / "one", first_step=1, digests=False) as guard:
+        for _ in range(3):
+            training.step(guard)
+        sensor = learned(guard)
+    before = pickle.dumps(sensor)
+    training = build("convnet", 3)
+    with attach(training, tmp_path / "two", first_step=1, digests=False) as guard:
+        assert pickle.dumps(learned(guard)) != before
+    with attach(training, tmp_path / "2", first_step=1, digests=False, sensor=sensor) as guard:
+        assert pickle.dumps(learned(guard)) == before
+        training.step(guard)
+        assert pickle.dumps(learned(guard)) != before
+    assert pickle.dumps(sensor) == before
 
 
 def test_an_exception_is_an_outcome(root: Path) -> None:

@@ -13,6 +13,8 @@ from sdc_guard.campaign.plan import Plan, Trial
 from sdc_guard.campaign.progress import Progress
 from sdc_guard.campaign.summary import summarise
 from sdc_guard.campaign.workers import Pool
+from sdc_guard.campaign.workspace import workspace
+from sdc_guard.errors import UsageError
 
 PLAN = Plan(models=("convnet",))
 TRIAL = PLAN.trial(0)
@@ -46,6 +48,30 @@ def test_a_trial_that_hangs_is_ended(tmp_path: Path) -> None:
         (outcome,) = pool.run([TRIAL])
     assert outcome.reason == "not finished after 0 s"
     assert outcome.rows is None
+
+
+def test_what_a_killed_campaign_left_is_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sdc_guard.campaign.workspace._parent", lambda: tmp_path)
+    results, mine = tmp_path / "c.duckdb", tmp_path / "mine"
+    mine.mkdir()
+    (mine / "kept").touch()
+    with workspace(tmp_path / "other.duckdb") as other:
+        with workspace(results) as folder:
+            assert other != folder
+            assert folder.stat().st_mode & 0o777 == 0o700
+        assert not folder.exists()
+        folder.mkdir()
+        (folder / "left").touch()  # by one that was killed
+        with workspace(results) as again:
+            assert again == folder
+            assert not list(again.iterdir())
+        assert other.exists()
+    folder.symlink_to(mine)
+    with pytest.raises(UsageError, match="cannot be removed"), workspace(results):
+        pass
+    assert (mine / "kept").exists()
 
 
 def test_progress_tells_how_long_it_takes_still() -> None:
