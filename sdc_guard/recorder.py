@@ -53,8 +53,7 @@ class Recorder:
         on_alert: called with each alert, after it is queued for the store.
         sensor: which one judges gradients and loss.
         false_incidents: its budget a step; None for no statistical alerts.
-        on_measured: called with numbers of steps and of layers, elements of each, and what was
-            measured of them.
+        on_measured: called with what was measured, see `checks.check.Check.measured`.
     """
 
     def __init__(
