@@ -53,8 +53,7 @@ class Recorder:
         on_alert: called with each alert, after it is queued for the store.
         sensor: which one judges gradients and loss.
         false_incidents: its budget a step; None for no statistical alerts.
-        on_measured: called with numbers of steps and of layers, elements of each, and what was
-            measured of them.
+        on_measured: called with what was measured, see `checks.check.Check.measured`.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Recorder:
         on_alert: Callable[[Alert], None],
         sensor: SensorName = "double_centred",
         false_incidents: float | None = FALSE_INCIDENTS,
-        on_measured: Callable[[Sequence[int], Any, Any, StepSignals], None] | None = None,
+        on_measured: Callable[[Sequence[int], Any, Any, StepSignals], None] = lambda *_: None,
     ) -> None:
         self._writer = writer
         self._on_measured = on_measured
@@ -167,7 +166,7 @@ class Recorder:
         signals = signals_of(values)
         if not self._sensor.admit_quiet(signals, losses):
             return False
-        self._tell_measured([step.step for step in steps], signals)
+        self._on_measured([step.step for step in steps], self._order, self._numel, signals)
         self._left_behind = left
         kept = all(piece.kept for piece in evidence)
         for table, columns in (
@@ -339,15 +338,11 @@ class Recorder:
         if skipped:  # a scaler that finds its scale makes gradients overflow: that is no fault
             return self._sensor.judge_loss(step, loss)
         signals = judged(found, len(self._order))
-        self._tell_measured([step], signals.many)
+        self._on_measured([step], self._order, self._numel, signals.many)
         return [
             alert if alert.layer is None else replace(alert, layer=int(self._order[alert.layer]))
             for alert in self._sensor.judge(step, signals, loss)
         ]
-
-    def _tell_measured(self, steps: list[int], signals: StepSignals) -> None:
-        if self._on_measured is not None:
-            self._on_measured(steps, self._order, self._numel, signals)
 
     def _write_layers(self, step: int, found: list[LayerRows], *, kept: bool) -> None:
         for part in found:
