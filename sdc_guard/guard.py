@@ -26,7 +26,7 @@ from .detached import DetachedGuard
 from .detect.alert import Alert
 from .detect.choice import SensorName
 from .detect.sensor import FALSE_INCIDENTS
-from .inject.from_environment import PLAN_VARIABLE, injector_of_environment
+from .inject.from_environment import injector_of_environment
 from .kept_evidence import room
 from .options import (
     Policy,
@@ -291,10 +291,11 @@ class Guard:
             scale=self._scale.value,
         )
         self._checks = Checks(chosen, self.health)
-        planned = None if replayed else os.environ.get(PLAN_VARIABLE)
-        self._injector = planned and injector_of_environment(
-            planned, model, self._optimizers, self.run, first_step, lambda: self.step
-        )
+        self._injector = (  # a replay shows what the training does by itself
+            None if replayed else injector_of_environment(
+                model, self._optimizers, self.run, first_step, lambda: self.step
+            )
+        )  # fmt: skip
         remember(self, self._optimizers, self.run)
         self._at_exit = atexit.register(close_if_alive, weakref.ref(self))
 
@@ -383,7 +384,7 @@ class Guard:
                 self._drain(wait=True)  # checks are told of the last steps while they go on
         self._closed = True
         self._hooks.remove()
-        if self._injector:
+        if self._injector is not None:
             self._injector.close()
         self._capture.remove()
         self._collector.remove()

@@ -72,9 +72,9 @@ class Fault:
         probability: see `recurrence`.
         sampling: what an open `tensor` is drawn by: "element", a tensor with twice the elements
             twice as often, or "layer", each as often.
-        effect: of "activation" and "output_gradient": "compute", the operation's result is wrong,
-            and what it was computed from is sound; "memory", the result is overwritten where it
-            lies, and whatever shares its memory sees it.
+        effect: of "activation", "output_gradient" and "batch": "compute", the result of the
+            operation is wrong, and what it was computed from is sound; "memory", the result is
+            overwritten where it lies, and whatever shares its memory sees it.
         rank: at which it fires; None for every rank.
     """
 

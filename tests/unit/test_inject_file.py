@@ -13,10 +13,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sdc_guard import Guard, load_checkpoint
 from sdc_guard.archive.torch_file import read_torch_file
 from sdc_guard.archive.torch_places import tensor_places
 from sdc_guard.cli import main
-from sdc_guard.errors import InjectionError
+from sdc_guard.errors import CheckpointMismatch, CheckpointUnreadable, InjectionError
 from sdc_guard.inject.fault import Fault, Touched
 from sdc_guard.inject.file import corrupt_file, revert_file
 from sdc_guard.inject.file_record import read_injections, record_of
@@ -166,3 +167,18 @@ def test_the_command(saved: Path, tmp_path: Path) -> None:
     code, output = run(saved, "-o", tmp_path / "copy", "--offset", 5, "--json")
     assert code == 0
     assert json.loads(output)["bytes"][0]["index"] == 5
+
+
+def test_a_checkpoint_that_is_hit_is_refused_and_loads_when_it_is_put_back(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 3)
+    with Guard(model, torch.optim.AdamW(model.parameters()), run=tmp_path) as guard:
+        model(torch.ones(2, 4)).sum().backward()
+        folder = guard.checkpoint({"model": model}, 0)
+    assert folder is not None
+    for fault in (Fault("file", 0), Fault("file", 0, "model.weight", change="zero")):
+        injection = corrupt_file(folder / "state.pt", fault, 0)
+        assert any(byte.before != byte.after for byte in injection.bytes)
+        with pytest.raises((CheckpointMismatch, CheckpointUnreadable)):
+            load_checkpoint(folder)
+        revert_file(folder / "state.pt")
+        load_checkpoint(folder)
