@@ -1,10 +1,10 @@
 """The tails of the sensor's scores in healthy runs, and what its thresholds then do in others.
 
-    for seed in 100 101 108 109; do
+    for seed in $(seq 100 111); do
         python sample_runs/tiny_gpt.py --steps 600 --seed $seed --run runs/healthy/$seed
     done
-    python benchmarks/calibrate_norms.py tails runs/healthy/10[0-7]
-    python benchmarks/calibrate_norms.py judge runs/healthy/10[89] runs/healthy/11?
+    python benchmarks/calibrate_norms.py tails runs/healthy/10[0-6]
+    python benchmarks/calibrate_norms.py judge runs/healthy/10[7-9] runs/healthy/11?
 
 `tails` prints what stands in sdc_guard/detect/tails.py. `judge` has a sensor with these tails judge
 each run from its first step, and counts alerts and incidents, with Wilson's interval of 95 % of

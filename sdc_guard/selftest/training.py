@@ -17,7 +17,7 @@ from ..digest import digest_tensor
 from ..guard import Guard
 from ..store.health import Health
 
-STEPS: Final = 44  # the norm rules need 32 steps of warm-up
+STEPS: Final = 44  # the sensor needs 32 steps of warm-up
 FAULT: Final = 40  # the step that meets the fault
 LAYER: Final = "0.weight"
 # what would make a guard one of another run, or of several
