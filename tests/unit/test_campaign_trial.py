@@ -24,7 +24,7 @@ from sdc_guard.campaign.workers import run_task
 from sdc_guard.errors import InjectionError
 from sdc_guard.inject.fault import Fault
 
-PLAN = Plan(models=("convnet",), twins=(300,), snapshots=(4,), after=4, clean_steps=8)
+PLAN = Plan(models=("convnet",), twins=(300,), snapshots=(4,), after=6, clean_steps=8)
 TRIAL = Trial(
     number=0, model="convnet", seed=300, snapshot=4, after=4, site="none", mix="none", kind="none",
     fault=None, draws=0, audited=False,
@@ -93,6 +93,17 @@ def test_a_trial_without_a_fault_is_its_twin(run: Any, root: Path, audited: bool
     assert not rows["trial_alerts"]
     assert [step["step"] for step in rows["trial_steps"]] == [5, 6, 7, 8]
     assert len(rows["trial_signals"]) == 4 * 8  # a layer per parameter
+
+
+@pytest.mark.parametrize("site", ["gradient", "activation"])
+def test_an_audited_step_shows_what_was_computed_wrong(run: Any, site: str) -> None:
+    fault = Fault(site, 9, change="zero", pattern="lane", period=1)  # type: ignore[arg-type]
+    rows = run(fault, audited=True, after=6)
+    (row,) = rows["trials"]
+    assert row["audit_verdict"] == "intermittent"
+    found = [alert for alert in rows["trial_alerts"] if alert["detector"] == "step_audit"]
+    assert [(alert["step"], alert["severity"]) for alert in found] == [(9, "proven")]
+    assert row["replay_step"] == 9
 
 
 def test_a_trial_leaves_nothing_behind(run: Any, root: Path) -> None:
