@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sdc_guard.cli import OneLineErrors, json_option, json_text
+from sdc_guard.commands.group import OneLineErrors, json_option, json_text
 from sdc_guard.errors import (
     EXIT_ARCHIVE_INCOMPLETE,
     EXIT_RANGE_ONLY,

@@ -1,0 +1,1 @@
+"""The commands of `sdc-guard`, by what they are for."""
