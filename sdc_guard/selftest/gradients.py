@@ -29,22 +29,6 @@ def gradient(detector: str, value: float, bench: Bench) -> Outcome:
     return raised(detector, train(bench.room(detector), inject), layer=LAYER)
 
 
-def one_element(bench: Bench) -> Outcome:
-    """A high exponent bit of one element of one layer's gradient at one step."""
-    calls = iter(range(1_000_000))
-
-    def inject(parts: Parts) -> None:
-        def spoil(grad: torch.Tensor) -> torch.Tensor:
-            if next(calls) == FAULT:
-                grad = grad.clone()
-                flip_bit(grad, 5, 30)
-            return grad
-
-        parts.parameter.register_hook(spoil)  # type: ignore[no-untyped-call] # torch has no types here
-
-    return raised("gradient_peak", train(bench.room("peak"), inject), layer=LAYER)
-
-
 def loss_not_finite(bench: Bench) -> Outcome:
     """The loss of one step is NaN: parameters that became NaN make it so."""
 
@@ -153,7 +137,6 @@ TRIALS = (
     ),
     Trial(_SECTION, "a gradient far too large", partial(gradient, "gradient_norm", 1e6)),
     Trial(_SECTION, "a gradient far too small", partial(gradient, "gradient_norm", 1e-6)),
-    Trial(_SECTION, "one element far too large", one_element),
     Trial(_SECTION, "a gradient of zeros", partial(gradient, "gradient_zeros", 0.0)),
     Trial(_SECTION, "a loss that is not finite", loss_not_finite),
     Trial(_SECTION, "a shadow loss that does not repeat", shadow),
