@@ -105,7 +105,7 @@ class Plan:
     judging: tuple[int, ...] = tuple(range(200, 208))
     snapshots: tuple[int, ...] = (160, 240, 320)
     after: int = 10
-    clean_steps: int = 500
+    clean_steps: int = 800
     audited: int = 25
 
     def text(self) -> str:
