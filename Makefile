@@ -25,7 +25,7 @@ test: $(DEV) $(LAKE)
 campaign: $(DEV)
 	@mkdir -p runs
 	@rm -f runs/campaign.duckdb runs/campaign.duckdb.wal
-	$(BIN)/sdc-guard campaign runs/campaign.duckdb --quick --trials 126 $(ARGS)
+	$(BIN)/sdc-guard campaign runs/campaign.duckdb --quick --trials 82 $(ARGS)
 
 check: $(DEV)
 	$(BIN)/ruff check .

@@ -37,6 +37,8 @@ _WHOLE: Final = (("gpt", "batch"),)  # whole numbers, which no fault scales or m
 # what a step that is run again before it is applied can see
 COMPUTED: Final = ("gradient", "reduced_gradient", "activation", "output_gradient", "batch")
 
+_EVERY_OTHER: Final = 3  # the first model takes so many turns to one of another
+
 # A fault comes in the second to fourth step of a trial or, where steps are audited, in the fifth to
 # seventh: an audit is sure of a difference once three steps have been seen to repeat, after a first
 # one that it learns from. A long training is past that.
@@ -139,8 +141,11 @@ class Plan:
         return [replace(trial, number=-1 - place) for place, trial in enumerate(plain)]
 
     def trial(self, number: int) -> Trial:
-        """The trial of a number: models, mixes and sites take turns, the rest is drawn."""
-        cells = list(self._cells())
+        """The trial of a number: models, mixes and sites take turns, the rest is drawn.
+
+        The first model takes three turns to one of the other's.
+        """
+        cells = [cell for turn in range(_EVERY_OTHER) for cell in self._cells(turn)]
         model, mix, site = cells[number % len(cells)]
         draw = Draw(self.seed, "trial", number, 0)
         seed = self.twins[draw.below(len(self.twins), "twin")]
@@ -158,11 +163,11 @@ class Plan:
             draw.below(2**31, "injector"), audited,
         )  # fmt: skip
 
-    def _cells(self) -> Iterator[tuple[str, str, Site]]:
+    def _cells(self, turn: int) -> Iterator[tuple[str, str, Site]]:
         for site in self.sites:
             for mix in self.mixes:
-                for model in self.models:
-                    if site in SITES_OF[model]:
+                for place, model in enumerate(self.models):
+                    if site in SITES_OF[model] and (place == 0 or turn == 0):
                         yield model, mix, site
 
 
