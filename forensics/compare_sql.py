@@ -17,8 +17,9 @@ _SAME_GRADIENT = """
         AND coalesce(l.scope, 'local') = coalesce(o.scope, 'local')
 """
 
-# What a run always digests if it digests everything; gradients and buffers are asked for apart
-STATE_ONLY: Final = "kind NOT IN ('grad', 'buffer')"
+# What a run always digests if it digests everything; gradients and buffers are asked for apart,
+# and of step counters there are only those that changed
+STATE_ONLY: Final = "kind NOT IN ('grad', 'buffer', 'step')"
 
 # Steps of which both hold the row and what can be asked for: of a run that digests every tensor
 # at every step all digests, of one with a digest budget all gradients.
