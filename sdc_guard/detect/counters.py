@@ -64,10 +64,10 @@ def wrong_places(bits: NDArray[Any], dtype: str, *, within: bool) -> NDArray[np.
         return np.flatnonzero(differ)
     if dtype not in _COUNT_IN:
         return np.empty(0, dtype=np.intp)
-    return np.flatnonzero(differ & (after != one_more(before, dtype)))
+    return np.flatnonzero(differ & (after != _one_more(before, dtype)))
 
 
-def one_more(bits: NDArray[Any], dtype: str) -> NDArray[Any]:
+def _one_more(bits: NDArray[Any], dtype: str) -> NDArray[Any]:
     """The bits of counters after one more update, from those before it."""
     kind = np.dtype(dtype)
     with np.errstate(all="ignore"):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import struct
+import weakref
 from typing import Any
 
 import numpy as np
@@ -96,11 +99,13 @@ class Trained:
         self.counters = StepCounters(owned)
         self.step()
 
-    def step(self) -> tuple[list[CounterPair], list[CounterPair]]:
+    def step(self, within: int = 0) -> tuple[list[CounterPair], list[CounterPair]]:
         found = self.counters.find()
         for parameter in self.parameters:
             parameter.grad = torch.ones(2)
         self.optimizer.step()
+        if within:
+            self.state(1)["step"].view(torch.int32).bitwise_xor_(within)
         return found, self.counters.leave()
 
     def state(self, number: int) -> dict[str, Any]:
@@ -110,7 +115,7 @@ class Trained:
 
 def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have counters read as those of a device are."""
-    monkeypatch.setattr(counters, "_is_plain", lambda counter: False)
+    monkeypatch.setattr(counters, "is_plain", lambda counter: False)
 
 
 def wrong(pairs: list[CounterPair]) -> list[int]:
@@ -132,6 +137,24 @@ def test_a_flip_is_found_in_its_layer(device: bool, monkeypatch: pytest.MonkeyPa
     trained.state(1)["step"].view(torch.int32).bitwise_xor_(1 << 9)
     assert [wrong(pairs) for pairs in trained.step()] == [[11], []]
     assert [wrong(pairs) for pairs in trained.step()] == [[], []]
+
+
+@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
+def test_a_flip_within_a_step_is_found(device: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device:
+        on_device(monkeypatch)
+    trained = Trained()
+    assert [wrong(pairs) for pairs in trained.step(1 << 20)] == [[], [11]]
+    assert [wrong(pairs) for pairs in trained.step()] == [[], []]
+
+
+def test_a_state_that_the_script_drops_is_not_kept_alive() -> None:
+    trained = Trained()
+    trained.step()
+    moment = weakref.ref(trained.state(1)["exp_avg"])
+    trained.optimizer.load_state_dict(copy.deepcopy(trained.optimizer.state_dict()))
+    gc.collect()
+    assert moment() is None
 
 
 @pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
