@@ -85,6 +85,13 @@ class Seen:
 
 
 def bank_of(key: tuple[Any, ...], members: list[tuple[int, int, torch.Tensor]]) -> Bank:
+    """The bank of counters of one kind.
+
+    Args:
+        key: their device, their dtype, whether they are words of host memory, and whether their
+            optimizer adds one at each update.
+        members: of each the layer's number, the place in the list of all, and the counter.
+    """
     _, dtype, plain, adds_one = key
     layers = tuple(layer for layer, _, _ in members)
     places = [place for _, place, _ in members]
