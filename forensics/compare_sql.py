@@ -17,8 +17,9 @@ _SAME_GRADIENT = """
         AND coalesce(l.scope, 'local') = coalesce(o.scope, 'local')
 """
 
-# What a run always digests if it digests everything; gradients and buffers are asked for apart
-STATE_ONLY: Final = "kind NOT IN ('grad', 'buffer')"
+# What a run always digests if it digests everything; gradients and buffers are asked for apart,
+# and of step counters there are only those that changed
+STATE_ONLY: Final = "kind NOT IN ('grad', 'buffer', 'step')"
 
 # Steps of which both hold the row and what can be asked for: of a run that digests every tensor
 # at every step all digests, of one with a digest budget all gradients.
@@ -90,13 +91,25 @@ GRADIENTS: Final = f"""
     ORDER BY o.step, n.layer, o.rank
 """
 
+# Of step counters there are only those that changed: one that changed in the run and has no such
+# row in the replay did not change there
 DIGESTS: Final = f"""
     SELECT DISTINCT o.step, o.phase, o.kind, n.layer, n.name, o.rank
     FROM other.digests AS o JOIN other.layer_names AS m USING (layer)
     JOIN layer_names AS n USING (name) JOIN digests AS d ON {_SAME_DIGEST}
     WHERE o.step BETWEEN $first AND $last
         AND (d.h, d.s1, d.s2) IS DISTINCT FROM (o.h, o.s1, o.s2)
-    ORDER BY o.step, o.rank, n.layer, o.kind
+    UNION
+    SELECT d.step, d.phase, d.kind, n.layer, n.name, d.rank
+    FROM digests AS d JOIN layer_names AS n USING (layer)
+    WHERE d.step BETWEEN $first AND $last AND d.kind = 'step' AND d.phase = 'before'
+        AND (d.step, d.rank) IN (SELECT (step, rank) FROM other.steps)
+        AND (d.step, d.rank, n.name) NOT IN (
+            SELECT (o.step, o.rank, m.name)
+            FROM other.digests AS o JOIN other.layer_names AS m USING (layer)
+            WHERE o.kind = 'step' AND o.phase = 'before'
+        )
+    ORDER BY step, rank, layer, kind
 """
 
 # What the replay found before its first step against what the run had left there: not comparable

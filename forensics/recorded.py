@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from sdc_guard.digest import SingleChange
 from sdc_guard.store.trace_reader import TraceReader
@@ -29,12 +30,10 @@ def from_trace(reader: TraceReader) -> Result | None:
     if not found:
         return None
     step = found[0].step
-    dtypes = {layer.name: layer.dtype for layer in reader.run_file.named}
-    solved = {
-        (kind, name): _change(detail) for kind, name, detail in reader.rows(_ALERTS, {"step": step})
-    }
+    dtypes = _dtypes(reader)
+    solved = solved_at(reader, step)
     tensors = tuple(
-        LocatedTensor(x.kind, x.layer, solved.get((x.kind, x.layer)), dtypes[x.layer])
+        solved.get((x.kind, x.layer)) or LocatedTensor(x.kind, x.layer, None, dtypes[x.layer])
         for x in found
         if x.step == step
     )
@@ -57,8 +56,25 @@ def from_trace(reader: TraceReader) -> Result | None:
     )
 
 
-def _change(detail: str) -> SingleChange | None:
-    content = json.loads(detail)
+def solved_at(reader: TraceReader, step: int) -> dict[tuple[str, str], LocatedTensor]:
+    """What the guard itself solved of state that `step` found changed, by kind and layer."""
+    dtypes = _dtypes(reader)
+    details = {
+        (kind, name): json.loads(detail)
+        for kind, name, detail in reader.rows(_ALERTS, {"step": step})
+        if name in dtypes
+    }
+    return {
+        (kind, name): LocatedTensor(kind, name, _change(detail), detail.get("dtype", dtypes[name]))
+        for (kind, name), detail in details.items()
+    }
+
+
+def _dtypes(reader: TraceReader) -> dict[str, str]:
+    return {layer.name: layer.dtype for layer in reader.run_file.named}
+
+
+def _change(content: dict[str, Any]) -> SingleChange | None:
     if "index" not in content:
         return None
     return SingleChange(content["index"], int(content["before"], 16), int(content["after"], 16))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sdc_guard.detect.counters import KIND as COUNTER
 from sdc_guard.errors import ArchiveIncomplete, NotReproducible
 from sdc_guard.signals.capture import CaptureRequest
 from sdc_guard.signals.environment import differences
@@ -22,6 +23,7 @@ from .compare import Comparison, StepDifference, compare
 from .diagnose import Diagnosis, Known, classify, environment_note, verdict
 from .journal import Session
 from .locate import LocatedTensor, locate
+from .recorded import solved_at
 from .replay import ResumeCommand, replay
 from .result import Result
 
@@ -164,8 +166,10 @@ class Verifier:
     def _locate(self, found: StepDifference, second: Path) -> list[LocatedTensor]:
         phase, differing = found.first_tensors
         with self._original() as original, RunReader(second) as replayed:
+            solved = solved_at(original, found.step)
             return [
-                locate(original, replayed, found.step, phase, item)
+                (solved.get((item.kind, item.name)) if item.kind == COUNTER else None)
+                or locate(original, replayed, found.step, phase, item)
                 for item in differing[:MOST_TENSORS]
             ]
 

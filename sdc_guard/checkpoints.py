@@ -11,6 +11,8 @@ from .archive.manifest import Manifest
 from .archive.save import expected_digests, save_checkpoint, shards_in
 from .attempt import Place
 from .collector import Collector
+from .counter_alerts import counter_digest
+from .detect.counters import KIND as COUNTER
 from .recorder import Recorder
 from .signals.finite import not_finite
 from .store.writer import Writer
@@ -59,8 +61,14 @@ class Checkpoints:
             name: value.state_dict() if hasattr(value, "state_dict") else value
             for name, value in objects.items()
         }
-        recorded = self._recorder.recorded()
-        expected = expected_digests(payload, collector.state.tensors(), recorded, place.layer_names)
+        counters = collector.counters.left()
+        state = collector.state.tensors() | {
+            (COUNTER, n): held for n, (held, _) in counters.items()
+        }
+        recorded = self._recorder.recorded() | {
+            (COUNTER, n): counter_digest(bits) for n, (_, bits) in counters.items()
+        }
+        expected = expected_digests(payload, state, recorded, place.layer_names)
         folder, manifest = save_checkpoint(
             self._run / "archive",
             step,

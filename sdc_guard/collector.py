@@ -12,9 +12,10 @@ import torch
 from .detect.carried import DigestTable, Key, changed
 from .digest import Place
 from .digest.reference import stack_rows
-from .evidence import AfterStep, BeforeStep, Gradients, HostCopy, ThreadRows
+from .evidence import AfterStep, BeforeStep, Counters, Gradients, HostCopy, ThreadRows
 from .signals.batch import batch_digest, tensors_of
 from .signals.buffers import CarriedBuffers
+from .signals.counters import CounterPair, StepCounters
 from .signals.gradient_digests import GradientDigests
 from .signals.gradients import GradientCapture, Measured
 from .signals.optimizer_audit import OptimizerAudit
@@ -40,6 +41,7 @@ class Collector:
 
     capture: GradientCapture
     state: CarriedState
+    counters: StepCounters
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class Collector:
         self._optimizers = optimizers
         self._gradients, self._overlap = gradients, overlap
         self._buffers: CarriedBuffers | None = None
+        self._rewritten: list[CounterPair] = []
         self._scale, self._rotation = scale, rotation
         self._audits: list[OptimizerAudit] = []
         self._clock: float | None = None
@@ -83,6 +86,8 @@ class Collector:
         self._buffers = buffers
         capture.most_is_done = self._most_is_done if self._overlap is not None else None
         self.capture, self.state, self._audits = capture, state, audits
+        # what was left is nothing to be compared with where parameters are other ones
+        self.counters, self._rewritten = StepCounters(state.owned), []
         self._carried = [key for key in self._carried if key in state.sizes()]
 
     def remove(self) -> None:
@@ -152,9 +157,10 @@ class Collector:
 
     def find_state(self, step: int) -> None:
         """Digest the state that the step before left, as it is found now."""
+        self._rewritten = self.counters.find()
         for audit in self._audits:
             audit.before(step)
-        self.urgent = False
+        self.urgent = any(_in_host(pair) for pair in self._rewritten)
         if self._to_digest() == []:
             self._found = NO_DIGESTS
             return
@@ -164,7 +170,7 @@ class Collector:
             early = self._overlap.found(self.capture.backwards, tensors)
         self._found = self._digest(tensors) if early is None else self._confirmed(early, tensors)
         # to be judged while the tensors are as they were found: it names the element then
-        self.urgent = _differ(self._left, self._found)
+        self.urgent = self.urgent or _differ(self._left, self._found)
 
     def before(
         self, step: int, *, skipped: bool = False, stepped: bool = False, applied: bool = True
@@ -199,6 +205,7 @@ class Collector:
         tokens, self._tokens = sum(self._tokens), []
         measured = self.capture.take(stepped=stepped)
         self.urgent = self.urgent or not (_are_finite(measured) and _losses_are_finite(losses))
+        counters, self._rewritten = _counters(self._rewritten), []
         scale = self._scale.value()
         found_inf = None if skipped else self._scale.found_inf(self._optimizers)
         return BeforeStep(
@@ -219,10 +226,13 @@ class Collector:
             found_inf=None if found_inf is None else HostCopy(found_inf),
             skipped=skipped,
             applied=applied,
+            counters=counters,
         )
 
     def after(self, step: int, shadow: ShadowResult | None) -> AfterStep:
         """Evidence of what a step left behind."""
+        miscounted = self.counters.leave()
+        self.urgent = self.urgent or any(_in_host(pair) for pair in miscounted)
         sizes = self.state.sizes()
         self._carried = self._rotation.choose(self.state.keys, sizes)
         carried = self._carried
@@ -234,7 +244,8 @@ class Collector:
             for audit in self._audits
             if (pending := audit.after(step)) is not None
         )
-        return AfterStep(step, digests, rows, shadow, losses, batch, audits)
+        counters = _counters(miscounted)
+        return AfterStep(step, digests, rows, shadow, losses, batch, audits, counters)
 
     def notes(self) -> list[str]:
         """What the optimizers' invariants do not cover, each once."""
@@ -295,6 +306,15 @@ def _differ(left: PendingDigests | None, found: PendingDigests) -> bool:
     if left is None or not found.rows.is_cpu or left.keys != found.keys:
         return False
     return not torch.equal(left.rows, found.rows)
+
+
+def _in_host(pair: CounterPair) -> bool:
+    """Whether counters are known by now not to be what they should be."""
+    return isinstance(pair.bits, np.ndarray)
+
+
+def _counters(pairs: list[CounterPair]) -> tuple[Counters, ...]:
+    return tuple(Counters(pair, HostCopy(pair.bits)) for pair in pairs)
 
 
 def _scalar(loss: Any) -> torch.Tensor | float:

@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .detect.counters import CounterChange, wrong_counters
 from .layer_rows import Sums
 from .signals.batch_hash import folded
+from .signals.counters import CounterPair
 from .signals.optimizer_audit import PendingAudit
 from .signals.shadow import ShadowResult
 from .signals.shared_digest import SharedDigest
@@ -93,6 +95,21 @@ class Gradients:
     reduced: bool
 
 
+@dataclass(frozen=True)
+class Counters:
+    """Step counters at two moments, which may be in order, with the copy of their bits."""
+
+    pair: CounterPair
+    bits: HostCopy
+
+    def wrong(self) -> list[CounterChange]:
+        """Those that are not what they should be; waits for the copy."""
+        bits = self.bits.array()
+        unsigned = bits.view(f"u{bits.itemsize}")
+        pair = self.pair
+        return wrong_counters(pair.layers, unsigned, pair.dtype, within=pair.within)
+
+
 @dataclass(slots=True)  # frozen, it would take longer to make than what is in it
 class BeforeStep:
     """What is known when the optimizer is about to apply step `step`.
@@ -102,6 +119,7 @@ class BeforeStep:
         found_inf: positive if a fused optimizer skips the step by itself.
         skipped: whether a gradient scaler never called the optimizer.
         applied: False if an exception ended the step before the optimizer changed anything.
+        counters: as the step before left them, and as they were found.
         kept: whether the rows that it makes would survive this process.
     """
 
@@ -120,6 +138,7 @@ class BeforeStep:
     found_inf: HostCopy | None = None
     skipped: bool = False
     applied: bool = True
+    counters: tuple[Counters, ...] = ()
     kept: bool = False
 
     @property
@@ -140,12 +159,17 @@ class BeforeStep:
     def ready(self) -> bool:
         """Whether every copy has arrived."""
         copies = (self.losses, self.digest_rows, *self.batches, self.scale, self.found_inf)
-        return _ready(*copies, *(gradients.sums for gradients in self.gradients))
+        counters = (counters.bits for counters in self.counters)
+        return _ready(*copies, *(gradients.sums for gradients in self.gradients), *counters)
 
 
 @dataclass(slots=True)  # as above
 class AfterStep:
-    """What the optimizer left behind at step `step`; `kept` as above."""
+    """What the optimizer left behind at step `step`; `kept` as above.
+
+    Attributes:
+        counters: before its update and after it.
+    """
 
     step: int
     digests: PendingDigests
@@ -154,6 +178,7 @@ class AfterStep:
     shadow_losses: HostCopy | None
     shadow_batch: HostCopy | None = None
     audits: tuple[tuple[PendingAudit, HostCopy], ...] = ()
+    counters: tuple[Counters, ...] = ()
     kept: bool = False
 
     @property
@@ -164,7 +189,8 @@ class AfterStep:
     def ready(self) -> bool:
         """Whether every copy has arrived."""
         copies = (self.digest_rows, self.shadow_losses, self.shadow_batch)
-        return _ready(*copies, *(rows for _, rows in self.audits))
+        counters = (counters.bits for counters in self.counters)
+        return _ready(*copies, *(rows for _, rows in self.audits), *counters)
 
 
 def _ready(*copies: HostCopy | None) -> bool:

@@ -20,6 +20,11 @@ from .signals.sums import measures
 Evidence = Sequence[BeforeStep | AfterStep]
 
 
+def counters_hold(evidence: Evidence) -> bool:
+    """Whether every step counter is what it should be; waits for copies."""
+    return not any(part.wrong() for piece in evidence for part in piece.counters)
+
+
 def is_plain(evidence: BeforeStep, layers: int) -> bool:
     """Whether a step was applied, and measured by nothing but this rank's own gradients of all."""
     return (

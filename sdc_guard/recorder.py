@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from .archive.compare import solve_change
+from .counter_alerts import alerts_of, digests_of, wrong_of
 from .detect.alert import Alert
 from .detect.carried import DigestTable, Key, carried_alert, changed
 from .detect.choice import SensorName, sensor_for
@@ -29,6 +30,7 @@ from .kept_evidence import layer_columns as columns_of_layers
 from .layer_rows import Held, LayerRows, judged, layer_rows, signals_of
 from .quiet_steps import (
     Evidence,
+    counters_hold,
     digest_columns,
     is_plain,
     layer_columns,
@@ -160,7 +162,7 @@ class Recorder:
         if not steps or not all(is_plain(step, layers) for step in steps):
             return False
         unchanged, left = left_behind(self._left_behind, evidence)
-        if not unchanged or not self._scale.quiet:
+        if not (unchanged and self._scale.quiet and counters_hold(evidence)):
             return False
         values, losses = measured(steps, self._numel), losses_of(steps)
         signals = signals_of(values)
@@ -213,10 +215,12 @@ class Recorder:
             replicas=self._replicas,
             reduces=self._reduces,
         )
+        rewritten = wrong_of(evidence.counters)
         by_scaler = evidence.skipped or _positive(evidence.found_inf)
         loss = evidence.loss
         alerts = [
             *self._carried_alerts(step, table, live),
+            *alerts_of(step, rewritten, self._names),
             *self._sensor_alerts(step, found, loss, skipped=by_scaler),
             *self._scale.judge(step, scale, skipped=by_scaler),
         ]
@@ -224,6 +228,10 @@ class Recorder:
         kept = evidence.kept and not left_out
         self._write_layers(step, found, kept=kept)
         self._write_digests(step, "before", table, kept=kept)
+        for at, phase, counters in zip(
+            (step - 1, step), ("after", "before"), digests_of(rewritten), strict=True
+        ):
+            self._write_digests(at, phase, counters, kept=False)
         skipped = left_out or by_scaler or not evidence.applied
         self._write_step(evidence, loss, scale, found, skipped=skipped, kept=kept)
         if by_scaler:
@@ -239,7 +247,7 @@ class Recorder:
         self._judge_after(evidence)
 
     def _judge_after(self, evidence: AfterStep) -> None:
-        alerts: list[Alert] = []
+        alerts = alerts_of(evidence.step, wrong_of(evidence.counters), self._names)
         if evidence.shadow is not None and evidence.shadow_losses is not None:
             losses, found = evidence.shadow_losses.get().tolist(), evidence.shadow_hash
             self._append(

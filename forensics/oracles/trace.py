@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from sdc_guard.archive.compare import check_bytes
 from sdc_guard.archive.manifest import Manifest
+from sdc_guard.detect.carried import in_words
 from sdc_guard.errors import CheckpointUnreadable
 from sdc_guard.store.trace_reader import TraceReader
 
@@ -18,7 +19,8 @@ from .judgement import Judgement
 _TRACED = """
     SELECT kind, name, h, s1, s2
     FROM digests JOIN layer_names USING (layer)
-    WHERE phase = 'after' AND kind <> 'buffer' AND step = $step AND attempt = $attempt AND rank = 0
+    WHERE phase = 'after' AND kind NOT IN ('buffer', 'step') AND step = $step
+        AND attempt = $attempt AND rank = 0
 """
 
 
@@ -55,7 +57,9 @@ class TraceOracle:
         for found in self._breaks:
             if found.step <= manifest.trace_step:
                 between = f"between step {found.step - 1} and step {found.step}"
-                reason = f"{found.kind} {found.layer} changed {between}, outside the optimizer"
+                reason = (
+                    f"{in_words(found.kind)} {found.layer} changed {between}, outside the optimizer"
+                )
                 return Judgement("corrupt", reason, watched=share)
         if not stored.sound:
             reason = f"stored bytes: {stored.reasons()[0]}"

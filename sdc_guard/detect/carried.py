@@ -44,6 +44,11 @@ def changed(left_behind: DigestTable, found: DigestTable) -> list[tuple[Key, int
     ]
 
 
+def in_words(kind: str) -> str:
+    """A kind of tensor in a sentence: that of an optimizer's step counter is just "step"."""
+    return "step counter" if kind == "step" else kind
+
+
 def carried_alert(step: int, key: Key, name: str, location: dict[str, Any]) -> Alert:
     """The alert for one tensor that changed between two steps.
 
@@ -51,7 +56,8 @@ def carried_alert(step: int, key: Key, name: str, location: dict[str, Any]) -> A
         step: the step that found the change.
         key: what changed.
         name: the layer's name.
-        location: {"index", "bits", "before", "after"} of a single element, or empty.
+        location: {"index", "bits", "before", "after"} of a single element, or empty; "dtype" where
+            it is not the layer's.
     """
     kind, layer = key
     if location:
@@ -59,8 +65,8 @@ def carried_alert(step: int, key: Key, name: str, location: dict[str, Any]) -> A
     else:
         where = "more than one element, or no longer readable"
     text = (
-        f"{kind} changed between step {step - 1} and step {step} outside the optimizer ({where}); "
-        "if your script wrote to it on purpose, call guard.refresh() after that"
+        f"{in_words(kind)} changed between step {step - 1} and step {step} outside the optimizer "
+        f"({where}); if your script wrote to it on purpose, call guard.refresh() after that"
     )
     detail = {"text": text, "kind": kind, **location}
     return Alert(step, "carried_digest", layer, name, 1.0, 0.0, "proven", detail)

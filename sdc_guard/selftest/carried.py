@@ -1,4 +1,5 @@
-"""Faults of memory between two steps: one bit of a parameter, a moment, a checkpoint."""
+"""Faults of memory between two steps: one bit of a parameter, a moment, a counter, a
+checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from .line import Bench, Outcome, Trial
 from .training import FAULT, LAYER, Parts, train
 
 _SECTION = "detectors"
-_KINDS: dict[Site, str] = {"weight": "param", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
+_KINDS: dict[Site, str] = {
+    "weight": "param", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "step": "step"
+}  # fmt: skip
 
 
 def at_rest(site: Site, bench: Bench) -> Outcome:
@@ -87,6 +90,7 @@ TRIALS = (
     Trial(_SECTION, "a bit of a parameter at rest", partial(at_rest, "weight")),
     Trial(_SECTION, "a bit of exp_avg at rest", partial(at_rest, "exp_avg")),
     Trial(_SECTION, "a bit of exp_avg_sq at rest", partial(at_rest, "exp_avg_sq")),
+    Trial(_SECTION, "a bit of a step counter at rest", partial(at_rest, "step")),
     Trial(_SECTION, "a bit of a checkpoint on disk", checkpoint_on_disk),
     Trial(_SECTION, "a bit between step and checkpoint", checkpoint_on_its_way),
 )

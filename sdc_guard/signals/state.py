@@ -46,6 +46,7 @@ class CarriedState:
 
     Attributes:
         names: of the layers, by number.
+        owned: number of each layer that these optimizers train, its parameter and its optimizer.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class CarriedState:
             for group in optimizer.param_groups
             for parameter in group["params"]
         }
-        self._owned = [
+        self.owned = [
             (layer.id, parameter, owner[id(parameter)])
             for layer, parameter in parameters
             if id(parameter) in owner
@@ -134,7 +135,7 @@ class CarriedState:
         self._moments = {
             (moment, layer): (parameter, optimizer)
             for moment in MOMENTS
-            for layer, parameter, optimizer in self._owned
+            for layer, parameter, optimizer in self.owned
             if isinstance(value := optimizer.state.get(parameter, {}).get(moment), torch.Tensor)
             and placement(value).offset is not None
         }

@@ -101,6 +101,7 @@ def train(
         for step in range(start + 1, until + 1):
             strike("param", step, lambda: chosen.data)
             strike("exp_avg", step, lambda: optimizer.state[chosen]["exp_avg"])
+            strike("step", step, lambda: optimizer.state[chosen]["step"])
             batch = batch_of(step)
             logits = model(batch)
             if fault is not None and (fault.site, step) == ("activation", fault.step):
@@ -134,6 +135,8 @@ def _train_alone(arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
 
 def _element(fault: Fault) -> int:
     """In the embedding the first element of the rare token's row, which nothing reads for long."""
+    if fault.site == "step":
+        return 0
     return RARE * 6 if fault.name == "0.weight" else 3
 
 

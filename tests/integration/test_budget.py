@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from small_training import EVERY, LAST, TENSORS, Fault, keep_after_and_before, thin_out, train
 
 from forensics.checkpoint import Checkpoint
 from forensics.index import index
 from forensics.journal import Session
+from forensics.recorded import from_trace
 from forensics.replay import ResumeCommand
 from forensics.result import Result
 from forensics.verify import Verifier
+from sdc_guard import RunReader
 from sdc_guard.guard import RUN_VARIABLE
 from sdc_guard.signals.capture import VARIABLE, CaptureRequest
 
@@ -141,3 +144,38 @@ def test_what_was_not_compared_at_the_end_is_not_called_clean(
     found = verified(run, 10, until=18)
     assert (found.last_clean, found.exact, found.proven, found.exit_code) == (15, False, False, 0)
     assert found.evidence[1] == "the whole state was compared last after step 15"
+
+
+@pytest.mark.parametrize("budget", [None, 0.2])
+def test_a_step_counter_is_named_with_its_bit(budget: float | None, tmp_path: Path) -> None:
+    fault = Fault("step", 13, "1.weight", bit=22)
+    result = verified(train(tmp_path, LAST, fault, budget=budget), 10)
+    assert (result.first_corrupt, result.last_clean, result.exact) == (13, 12, True)
+    assert (result.kind, result.proven, result.rank) == ("state at rest", True, 0)
+    (tensor,) = result.tensors
+    before = int(torch.tensor(12.0).view(torch.int32))  # as many updates were made
+    assert tensor.as_dict() == {
+        "kind": "step",
+        "name": "1.weight",
+        "index": 0,
+        "bits": [22],
+        "before": f"0x{before:x}",
+        "after": f"0x{before ^ 1 << 22:x}",
+        "before_value": "12.0",
+        "after_value": str(float(torch.tensor(before ^ 1 << 22).int().view(torch.float32))),
+    }
+
+
+@pytest.mark.parametrize("budget", [None, 0.2])
+def test_a_step_counter_is_named_from_the_record_alone(
+    budget: float | None, tmp_path: Path
+) -> None:
+    run = train(tmp_path, LAST, Fault("step", 3, "1.weight", bit=22), budget=budget)
+    with RunReader(run) as reader:
+        result = from_trace(reader)
+    assert result is not None
+    assert (result.first_corrupt, result.kind, result.proven) == (3, "state at rest", True)
+    (tensor,) = result.tensors
+    assert tensor.change is not None
+    assert (tensor.kind, tensor.name, tensor.dtype) == ("step", "1.weight", "float32")
+    assert (tensor.change.index, tensor.change.bits) == (0, [22])
