@@ -34,7 +34,7 @@ class Collector:
     Args:
         optimizers: of one guard.
         scale: of the loss.
-        rotation: which digests of the state are taken.
+        rotation: which digests of the state are taken, and when step counters are read.
         gradients: takes the digests of gradients, if they are asked for.
         overlap: takes those of the state beside the training, if that is asked for.
     """
@@ -87,7 +87,7 @@ class Collector:
         capture.most_is_done = self._most_is_done if self._overlap is not None else None
         self.capture, self.state, self._audits = capture, state, audits
         # what was left is nothing to be compared with where parameters are other ones
-        self.counters, self._rewritten = StepCounters(state.owned), []
+        self.counters, self._rewritten = StepCounters(state.owned, self._rotation), []
         self._carried = [key for key in self._carried if key in state.sizes()]
 
     def remove(self) -> None:

@@ -107,7 +107,7 @@ class Counters:
         bits = self.bits.array()
         unsigned = bits.view(f"u{bits.itemsize}")
         pair = self.pair
-        return wrong_counters(pair.layers, unsigned, pair.dtype, within=pair.within)
+        return wrong_counters(pair.layers, unsigned, pair.dtype, pair.steps)
 
 
 @dataclass(slots=True)  # frozen, it would take longer to make than what is in it
@@ -168,7 +168,7 @@ class AfterStep:
     """What the optimizer left behind at step `step`; `kept` as above.
 
     Attributes:
-        counters: before its update and after it.
+        counters: as they were last found, and after its update.
     """
 
     step: int

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from .archive.compare import solve_change
+from .carried_alerts import carried_alerts, digest_of
 from .counter_alerts import alerts_of, digests_of, wrong_of
 from .detect.alert import Alert
-from .detect.carried import DigestTable, Key, carried_alert, changed
+from .detect.carried import DigestTable, Key
 from .detect.choice import SensorName, sensor_for
 from .detect.foreign import ForeignState
 from .detect.incidents import IncidentBook
@@ -23,7 +23,6 @@ from .detect.sensor import FALSE_INCIDENTS
 from .detect.shadow import ShadowWatch
 from .detect.step_signals import StepSignals
 from .digest import Digest
-from .digest.reference import MASK64
 from .evidence import AfterStep, BeforeStep, HostCopy
 from .kept_evidence import after_frame, before_frame, room
 from .kept_evidence import layer_columns as columns_of_layers
@@ -123,7 +122,7 @@ class Recorder:
         if self._left_behind is None:
             return {}
         rows = self._left_behind.rows.tolist()
-        return {key: _digest(row) for key, row in zip(self._left_behind.keys, rows, strict=True)}
+        return {key: digest_of(row) for key, row in zip(self._left_behind.keys, rows, strict=True)}
 
     def forget_state(self) -> None:
         """The state was changed on purpose: the next step starts a new chain of digests."""
@@ -219,7 +218,7 @@ class Recorder:
         by_scaler = evidence.skipped or _positive(evidence.found_inf)
         loss = evidence.loss
         alerts = [
-            *self._carried_alerts(step, table, live),
+            *carried_alerts(step, self._left_behind, table, live, self._names),
             *alerts_of(step, rewritten, self._names),
             *self._sensor_alerts(step, found, loss, skipped=by_scaler),
             *self._scale.judge(step, scale, skipped=by_scaler),
@@ -321,25 +320,6 @@ class Recorder:
     def _carried(self, keys: tuple[Key, ...], rows: HostCopy) -> DigestTable:
         return self._foreign.without_written(DigestTable(keys, rows.array()))
 
-    def _carried_alerts(self, step: int, found: DigestTable, live: Live) -> list[Alert]:
-        if self._left_behind is None or not found.keys:
-            return []
-        alerts = []
-        for key, old, new in changed(self._left_behind, found):
-            expected, actual = _digest(self._left_behind.rows[old]), _digest(found.rows[new])
-            here = live(key)
-            single = here and solve_change(here[0], expected, actual, place=here[1])
-            location: dict[str, Any] = {}
-            if single is not None:
-                location = {
-                    "index": single.index,
-                    "bits": single.bits,
-                    "before": f"0x{single.before:x}",
-                    "after": f"0x{single.after:x}",
-                }
-            alerts.append(carried_alert(step, key, self._names[key[1]], location))
-        return alerts
-
     def _sensor_alerts(
         self, step: int, found: list[LayerRows], loss: float | None, *, skipped: bool
     ) -> list[Alert]:
@@ -402,7 +382,3 @@ class Recorder:
 
 def _positive(value: HostCopy | None) -> bool:
     return value is not None and float(value.get()) > 0
-
-
-def _digest(row: Any) -> Digest:
-    return Digest(*(int(value) & MASK64 for value in row))

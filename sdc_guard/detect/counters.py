@@ -3,7 +3,7 @@
 Adam and its kin keep in each parameter's state how often it was updated, and correct their bias by
 it. Between two steps nothing may write to a counter. Within a step torch's optimizers add one to
 it, or leave it where there was no gradient or a scaler's overflow had the update left out; what
-else it becomes is not their doing.
+else it becomes is not their doing. Over several steps a counter grows by no more than their number.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class CounterChange:
     Attributes:
         layer: its number.
         dtype: of the counter, by name.
-        within: whether it changed within a step; else between two.
+        steps: how many lie between the two moments.
     """
 
     layer: int
     dtype: str
     before: int
     after: int
-    within: bool
+    steps: int
 
     def location(self) -> dict[str, Any]:
         """As the detail of an alert has it."""
@@ -49,34 +49,30 @@ class CounterChange:
         }
 
 
-def wrong_places(bits: NDArray[Any], dtype: str, *, within: bool) -> NDArray[np.intp]:
+def wrong_places(bits: NDArray[Any], dtype: str, steps: int) -> NDArray[np.intp]:
     """Where counters are not what they should be.
 
     Args:
         bits: of n counters at two moments, unsigned, shape (2, n).
         dtype: of the counters, by name.
-        within: whether a step lies between the two moments; of another dtype than floating
-            numbers or integers of 32 and 64 bits nothing is said then.
+        steps: how many lie between the two moments; if any, nothing is said of another dtype than
+            floating numbers or integers of 32 and 64 bits.
     """
-    before, after = bits
-    differ = before != after
-    if not within or not differ.any():
+    differ = bits[0] != bits[1]
+    if not steps or not differ.any():
         return np.flatnonzero(differ)
     if dtype not in _COUNT_IN:
         return np.empty(0, dtype=np.intp)
-    return np.flatnonzero(differ & (after != _one_more(before, dtype)))
-
-
-def _one_more(bits: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """The bits of counters after one more update, from those before it."""
-    kind = np.dtype(dtype)
+    before, after = bits.view(dtype)
     with np.errstate(all="ignore"):
-        more: NDArray[Any] = bits.view(kind) + kind.type(1)
-    return more.view(bits.dtype)
+        counted = (before < after) & (after <= before + before.dtype.type(steps))
+        # whole numbers; one that was none by then has been told of
+        counted &= (after % 1 == 0) | (before % 1 != 0)
+    return np.flatnonzero(differ & ~counted)
 
 
 def wrong_counters(
-    layers: tuple[int, ...], bits: NDArray[Any], dtype: str, *, within: bool
+    layers: tuple[int, ...], bits: NDArray[Any], dtype: str, steps: int
 ) -> list[CounterChange]:
     """The counters that are not what they should be; see `wrong_places`.
 
@@ -84,8 +80,8 @@ def wrong_counters(
         layers: number of each counter's layer.
     """
     return [
-        CounterChange(layers[place], dtype, int(bits[0, place]), int(bits[1, place]), within)
-        for place in wrong_places(bits, dtype, within=within)
+        CounterChange(layers[place], dtype, int(bits[0, place]), int(bits[1, place]), steps)
+        for place in wrong_places(bits, dtype, steps)
     ]
 
 
@@ -93,18 +89,20 @@ def counter_alert(step: int, change: CounterChange, name: str) -> Alert:
     """The alert for one counter.
 
     Args:
-        step: that found the change, or within which it happened.
+        step: that found the change, or the last of those within which it happened.
         name: the layer's name.
     """
     location = change.location()
-    if not change.within:
+    if not change.steps:
         return carried_alert(step, (KIND, change.layer), name, location)
     before, after = (_number(bits, change.dtype) for bits in (change.before, change.after))
+    steps = change.steps
+    during = f"within step {step}" if steps == 1 else f"within the {steps} steps up to {step}"
     text = (
-        f"the optimizer's step counter went from {before:g} to {after:g} within step {step}: "
+        f"the optimizer's step counter went from {before:g} to {after:g} {during}: "
         "an update adds one, and no update leaves it"
     )
-    detail = {"text": text, "kind": KIND, **location}
+    detail = {"text": text, "kind": KIND, **location, "steps": steps}
     return Alert(step, "step_counter", change.layer, name, 1.0, 0.0, "proven", detail)
 
 

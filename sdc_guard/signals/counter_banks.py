@@ -31,7 +31,7 @@ class Bank:
         places: of each in the list of all counters.
         adds_one: whether its optimizer is known to add one at each update.
         table: addresses in host memory; None elsewhere.
-        held: what lies there, so that nothing else ever does.
+        held: the counters' memory, so that no others ever lie there; empty if that is not known.
     """
 
     layers: tuple[int, ...]
@@ -95,10 +95,10 @@ def bank_of(key: tuple[Any, ...], members: list[tuple[int, int, torch.Tensor]]) 
     _, dtype, plain, adds_one = key
     layers = tuple(layer for layer, _, _ in members)
     places = [place for _, place, _ in members]
-    if not plain:
-        return Bank(layers, places, dtype, adds_one)
-    held = tuple(counter.detach() for _, _, counter in members)
-    table = np.array([counter.data_ptr() for counter in held], dtype=np.int64)
+    counters = [counter for _, _, counter in members]
+    known = all(type(counter) is torch.Tensor for counter in counters)
+    held = tuple(counter.detach() for counter in counters) if known else ()
+    table = np.array([one.data_ptr() for one in held], dtype=np.int64) if plain else None
     return Bank(layers, places, dtype, adds_one, table, held)
 
 

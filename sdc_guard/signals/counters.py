@@ -1,4 +1,4 @@
-"""Optimizers' step counters, read as bits after each step and again before the next one.
+"""Optimizers' step counters, read as bits after a step and again before the next one.
 
 Those in host memory are compared where they are read; what is read of a device stays
 there, to be compared when its copy has arrived.
@@ -6,6 +6,7 @@ there, to be compared when its copy has arrived.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,7 @@ from ..compiled import compiled
 from ..detect.counters import wrong_places
 from .counter_banks import Bank, Seen, addresses_of, bank_of, counters_of, is_plain
 from .placement import local
+from .rotation import Rotation
 
 _NUMBERS: Final = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -30,13 +32,13 @@ class CounterPair:
         layers: number of each one's layer.
         dtype: of the counters, by name.
         bits: integers, shape (2, len(layers)).
-        within: whether a step lies between the two moments.
+        steps: how many lie between the two moments.
     """
 
     layers: tuple[int, ...]
     dtype: str
     bits: NDArray[Any] | torch.Tensor
-    within: bool
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -50,48 +52,68 @@ class _Read:
 class StepCounters:
     """The counters of these parameters, as a step left them and as the next one found them.
 
-    A counter that was not there at one of two moments is not compared.
+    A counter that was not there at one of two moments is not compared, and over several steps none
+    that may be another one by then.
 
     Args:
         owned: number of a layer, its parameter, and the optimizer that trains it.
+        rotation: says after which steps they are read.
     """
 
     def __init__(
-        self, owned: Iterable[tuple[int, torch.nn.Parameter, torch.optim.Optimizer]]
+        self,
+        owned: Iterable[tuple[int, torch.nn.Parameter, torch.optim.Optimizer]],
+        rotation: Rotation,
     ) -> None:
         self._layers = {(id(o), id(parameter)): layer for layer, parameter, o in owned}
         self._optimizers = list({id(o): o for _, _, o in owned}.values())
+        self._rotation = rotation
         self._seen: list[Seen] = []
         self._banks: list[Bank] = []
         self._left: list[_Read] = []
         self._found: list[_Read] = []
+        self._steps = 0  # begun since they were found
 
     def find(self) -> list[CounterPair]:
         """Read them before a step; those that are not what was left, or not known to be."""
         left, self._left = self._left, []
-        self._found = self._read()
-        return _pairs(left, self._found, within=False)
+        self._steps += 1
+        if not (left or self._rotation.whole):
+            return []
+        self._found, pairs = self._compared(left, 0)
+        self._steps = 1
+        return pairs
 
     def leave(self) -> list[CounterPair]:
-        """Read them after a step; those that no update made, or that are not known to be."""
+        """Read them after a step; those that no updates made, or that are not known to be."""
+        if not self._rotation.counters_due():
+            return []
         found, self._found = self._found, []
-        self._left = self._read()
-        return _pairs(found, self._left, within=True)
+        self._left, pairs = self._compared(found, self._steps)
+        return pairs
 
     def left(self) -> dict[int, tuple[torch.Tensor, int]]:
-        """Of each layer the counter and the bits that the newest step left in it.
+        """Of each layer the counter and the bits in it: as the newest step left them, if known.
 
         Nothing of them if any is not where it was. Waits for a device.
         """
         held: dict[int, tuple[torch.Tensor, int]] = {}
+        left = self._left or self._read()
         counters = self._counters()
         if counters is None:
             return held
-        for read in self._left:
+        for read in left:
             bits = _unsigned(read.bits).tolist()
             for layer, place, value in zip(read.bank.layers, read.bank.places, bits, strict=True):
                 held[layer] = local(counters[place]), value
         return held
+
+    def _compared(self, before: list[_Read], steps: int) -> tuple[list[_Read], list[CounterPair]]:
+        started = time.perf_counter()
+        now = self._read()
+        pairs = _pairs(before, now, steps)
+        self._rotation.counters_took(time.perf_counter() - started)
+        return now, pairs
 
     def _read(self) -> list[_Read]:
         """All of them; where something is not as it was, they are looked for again."""
@@ -132,7 +154,7 @@ class StepCounters:
         self._banks = [bank_of(key, members) for key, members in groups.items()]
 
 
-def _pairs(before: list[_Read], after: list[_Read], *, within: bool) -> list[CounterPair]:
+def _pairs(before: list[_Read], after: list[_Read], steps: int) -> list[CounterPair]:
     """What of two readings is not known to be as it should be."""
     if len(before) != len(after) or any(
         one.bank is not two.bank for one, two in zip(before, after, strict=True)
@@ -140,33 +162,35 @@ def _pairs(before: list[_Read], after: list[_Read], *, within: bool) -> list[Cou
         before, after = _aligned(before, after)
     pairs = []
     for one, two in zip(before, after, strict=True):
-        if within and not (one.bank.adds_one and two.bank.adds_one):
+        if steps and not (one.bank.adds_one and two.bank.adds_one):
             continue
-        pair = _pair(one, two, within=within)
+        if steps > 1 and not (one.bank is two.bank and one.bank.held):
+            continue  # perhaps made anew in the meantime, to count from zero again
+        pair = _pair(one, two, steps)
         if pair is not None:
             pairs.append(pair)
     return pairs
 
 
-def _pair(one: _Read, two: _Read, *, within: bool) -> CounterPair | None:
+def _pair(one: _Read, two: _Read, steps: int) -> CounterPair | None:
     dtype = str(two.bank.dtype).removeprefix("torch.")
     before, after = one.bits, two.bits
     if isinstance(before, torch.Tensor) or isinstance(after, torch.Tensor):
         both = torch.stack([torch.as_tensor(before), torch.as_tensor(after)])
-        return CounterPair(two.bank.layers, dtype, both, within)
-    if _as_usual(before, after, _NUMBERS.get(two.bank.dtype) if within else None):
+        return CounterPair(two.bank.layers, dtype, both, steps)
+    if _as_usual(before, after, _NUMBERS.get(two.bank.dtype), steps):
         return None
     bits = np.stack([before, after])
-    if not wrong_places(bits, dtype, within=within).size:
+    if not wrong_places(bits, dtype, steps).size:
         return None
-    return CounterPair(two.bank.layers, dtype, bits, within)
+    return CounterPair(two.bank.layers, dtype, bits, steps)
 
 
-def _as_usual(before: NDArray[Any], after: NDArray[Any], counted: Any) -> bool:
-    """Whether all are equal, or one more of the dtype `counted`: found in the least time."""
-    if counted is None:
+def _as_usual(before: NDArray[Any], after: NDArray[Any], counted: Any, steps: int) -> bool:
+    """Whether all are equal, or `steps` more of the dtype `counted`: found in the least time."""
+    if counted is None or not steps:
         return before.tobytes() == after.tobytes()
-    grown: bool = _grown(before.view(counted), after.view(counted))
+    grown: bool = _grown(before.view(counted), after.view(counted), counted(steps))
     return grown
 
 
@@ -205,8 +229,8 @@ def _unsigned(bits: NDArray[Any] | torch.Tensor) -> NDArray[Any]:
 
 
 @compiled()
-def _grown(before: Any, after: Any) -> bool:
+def _grown(before: Any, after: Any, steps: Any) -> bool:
     others = 0
     for place in range(len(before)):
-        others += after[place] != before[place] + before.dtype.type(1)
+        others += after[place] != before[place] + steps
     return others == 0

@@ -1,7 +1,8 @@
-"""Which tensors are digested between two steps, on a budget of the step's time."""
+"""What is read between two steps, on a budget of the step's time: tensors and step counters."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -10,17 +11,21 @@ _GUESSED_SPEED: Final = 0.5e9  # bytes a second, until a digest was timed
 _A_TENSOR: Final = 8192  # bytes that could be read in the time that each tensor costs besides
 _WEIGHT: Final = 0.1  # of the newest observation in the average
 _RECENT: Final = 8  # steps
+_FOR_COUNTERS: Final = 0.5  # of the budget, at most
+_FIRST: Final = 8  # steps after which counters are read whatever it takes, to learn that
 _TOGETHER: Final = 8  # steps' allowances are spent at once: to begin costs more than one tensor
 
 
 class Rotation:
-    """Chooses the tensors whose digests are taken after a step and again before the next one.
+    """Chooses what is read after a step and again before the next one.
 
     Args:
-        budget: percent of a step's time that digests may take on average, or None for every
-            tensor at every step: then it is `whole`.
+        budget: percent of a step's time that digests and step counters may take on average, or
+            None for all of them at every step: then it is `whole`.
 
-    A tensor that costs more than one step's budget is taken when enough has been saved up.
+    A tensor that costs more than one step's budget is taken when enough has been saved up. The
+    counters are read all together, every n-th step. They take up to half of the budget, and the
+    tensors what remains; only the first few readings come on top of it.
     """
 
     def __init__(self, budget: float | None) -> None:
@@ -31,6 +36,8 @@ class Rotation:
         self._step_seconds: float | None = None
         self._credit = 0.0
         self._next = 0
+        self._readings = 0.0  # of the counters a second
+        self._due = self._wait = 0  # how often they were due, and the steps until they are again
         self._known: Mapping[tuple[str, int], int] = {}
         self._size = 0
 
@@ -46,6 +53,32 @@ class Rotation:
         if tensors and seconds > 0:
             self._speed += _WEIGHT * (size / seconds - self._speed)
 
+    def counters_took(self, seconds: float) -> None:
+        """Learn the time of one reading of the step counters, in seconds."""
+        if seconds > 0:
+            self._readings += _WEIGHT * (1 / seconds - self._readings)
+
+    def counters_due(self) -> bool:
+        """Whether they are read after this step and before the next one; asked at each step."""
+        if not self._budget:
+            return self.whole
+        self._wait -= 1
+        if self._wait >= 0:
+            return False
+        self._due += 1
+        share = _FOR_COUNTERS * self._allowed()
+        if self._due >= _FIRST and share > 0:
+            self._wait = math.ceil(self._for_counters() / share) - 1
+        return True
+
+    def _allowed(self) -> float:
+        """Seconds a step."""
+        return (self._budget or 0.0) / 100 * (self._step_seconds or 0.0)
+
+    def _for_counters(self) -> float:
+        """Seconds that one reading after a step and one before the next take."""
+        return 2 / self._readings if self._readings else 0.0
+
     def choose(
         self, keys: Sequence[tuple[str, int]], sizes: Mapping[tuple[str, int], int]
     ) -> list[tuple[str, int]]:
@@ -59,8 +92,10 @@ class Rotation:
             return list(keys)
         if self._step_seconds is None or not keys:
             return []
+        allowed = self._allowed()
+        allowed -= min(self._for_counters(), _FOR_COUNTERS * allowed)
         # each is read twice: after this step and before the next
-        allowance = self._budget / 100 * self._step_seconds * self._speed / 2
+        allowance = allowed * self._speed / 2
         if sizes is not self._known:
             self._known, self._size = sizes, sum(sizes.values()) + len(sizes) * _A_TENSOR
         whole = self._size

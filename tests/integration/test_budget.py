@@ -146,10 +146,9 @@ def test_what_was_not_compared_at_the_end_is_not_called_clean(
     assert found.evidence[1] == "the whole state was compared last after step 15"
 
 
-@pytest.mark.parametrize("budget", [None, 0.2])
-def test_a_step_counter_is_named_with_its_bit(budget: float | None, tmp_path: Path) -> None:
+def test_a_step_counter_is_named_with_its_bit(tmp_path: Path) -> None:
     fault = Fault("step", 13, "1.weight", bit=22)
-    result = verified(train(tmp_path, LAST, fault, budget=budget), 10)
+    result = verified(train(tmp_path, LAST, fault), 10)
     assert (result.first_corrupt, result.last_clean, result.exact) == (13, 12, True)
     assert (result.kind, result.proven, result.rank) == ("state at rest", True, 0)
     (tensor,) = result.tensors

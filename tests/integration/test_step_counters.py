@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from training_parts import attach, batches, loss_of, net, rows
 from sdc_guard import Alert, Guard, TrainingHalted
 from sdc_guard.archive.manifest import Manifest
 from sdc_guard.inject.injector import flip_bit
+from sdc_guard.signals.rotation import Rotation
 
 STEPS, FAULT, HEALTHY = 8, 5, 200
 NAME = "2.weight"
@@ -62,19 +64,16 @@ def flip(model: nn.Module, optimizer: torch.optim.Optimizer, bit: int) -> Callab
     return at_step
 
 
-CASES: list[tuple[str, int, float | None]] = [(name, 22, 0.2) for name in COUNTING]
-CASES += [("AdamW", 0, 0.2), ("AdamW", 17, None), ("fused", 3, 0)]
+CASES = [*((name, 22) for name in COUNTING), ("AdamW", 0), ("AdamW", 17), ("fused", 3)]
 
 
-@pytest.mark.parametrize(("name", "bit", "budget"), CASES)
-def test_a_flipped_bit_is_named_in_the_same_step(
-    name: str, bit: int, budget: float | None, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("name", "bit"), CASES)
+def test_a_flipped_bit_is_named_in_the_same_step(name: str, bit: int, tmp_path: Path) -> None:
     model, alerts, seen = net(), [], {}
     optimizer = COUNTING[name](model.parameters())
     # told before the step that would use it ends
     optimizer.register_step_post_hook(lambda *_: seen.setdefault(guard.step, len(alerts)))
-    with attach(model, optimizer, tmp_path, on_alert=alerts.append, digest_budget=budget) as guard:
+    with attach(model, optimizer, tmp_path, on_alert=alerts.append, digest_budget=None) as guard:
         train(guard, model, optimizer, at_step=flip(model, optimizer, bit))
         assert guard.health.errors == 0, guard.health.last_error
     (alert,) = (alert for alert in alerts if alert.detector in DETECTORS)
@@ -108,10 +107,34 @@ def test_a_policy_acts_before_the_step_is_applied(policy: Any, tmp_path: Path) -
             flip_bit(counter(model, optimizer), 0, 31)
             guard.refresh()
 
-    with attach(model, optimizer, tmp_path, policy=policy, on_alert=alerts.append) as guard:
+    options = {"policy": policy, "on_alert": alerts.append, "digest_budget": None}
+    with attach(model, optimizer, tmp_path, **options) as guard:
         train(guard, model, optimizer, at_step=at_step)
     assert [alert.step for alert in alerts if alert.detail.get("kind") == "step"] == [FAULT]
     assert all(map(torch.equal, before, after))
+
+
+def test_on_a_budget_a_flip_is_told_by_the_next_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # after steps 0, 4 and 8, and before 1, 5 and 9
+    monkeypatch.setattr(Rotation, "counters_due", lambda self: guard.step % 4 == 0)
+    model, alerts = net(), list[Alert]()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def at_step(step: int) -> None:
+        if step == 6:
+            flip_bit(counter(model, optimizer), 0, 25)
+
+    with attach(model, optimizer, tmp_path, on_alert=alerts.append) as guard:
+        train(guard, model, optimizer, 12, at_step)
+        assert guard.health.errors == 0, guard.health.last_error
+    (alert,) = (alert for alert in alerts if alert.detector in DETECTORS)
+    flipped = torch.tensor(6.0).view(torch.int32) ^ 1 << 25
+    text = f"went from 5 to {float(flipped.view(torch.float32)) + 3:g} within the 4 steps up to 8"
+    assert (alert.step, alert.layer_name, alert.severity) == (8, NAME, "proven")
+    assert (alert.detector, alert.detail["steps"]) == ("step_counter", 4)
+    assert text in alert.detail["text"]
 
 
 def test_a_counter_that_an_update_does_not_make_is_told(tmp_path: Path) -> None:
@@ -123,7 +146,7 @@ def test_a_counter_that_an_update_does_not_make_is_told(tmp_path: Path) -> None:
             flip_bit(counter(model, optimizer), 0, 22)
 
     optimizer.register_step_post_hook(within)  # before the guard's
-    with attach(model, optimizer, tmp_path, on_alert=alerts.append) as guard:
+    with attach(model, optimizer, tmp_path, on_alert=alerts.append, digest_budget=None) as guard:
         train(guard, model, optimizer)
     (alert,) = (alert for alert in alerts if alert.detector in DETECTORS)
     assert (alert.step, alert.detector, alert.layer_name) == (FAULT, "step_counter", NAME)
@@ -141,7 +164,7 @@ def test_what_is_written_on_purpose_is_told_by_refresh(tmp_path: Path) -> None:
             counter(model, optimizer).fill_(0)
             guard.refresh()
 
-    with attach(model, optimizer, tmp_path, on_alert=alerts.append) as guard:
+    with attach(model, optimizer, tmp_path, on_alert=alerts.append, digest_budget=None) as guard:
         train(guard, model, optimizer, at_step=at_step)
     assert alerts == []
 
@@ -157,7 +180,7 @@ def test_a_checkpoint_of_a_flipped_counter_is_not_clean(tmp_path: Path) -> None:
                 flip_bit(counter(model, optimizer), 0, 3)
             folders.append(guard.checkpoint({"model": model, "optimizer": optimizer}, step - 1))
 
-    with attach(model, optimizer, tmp_path) as guard:
+    with attach(model, optimizer, tmp_path, digest_budget=None) as guard:
         train(guard, model, optimizer, at_step=at_step)
     sound, flipped = (Manifest.read(folder) for folder in folders if folder is not None)
     assert sound.status == "clean"
@@ -344,12 +367,19 @@ TRAININGS: dict[str, Callable[[nn.Module, Callable[..., Guard]], None]] = {
 }
 
 
-@pytest.fixture
-def attached(tmp_path: Path) -> Iterator[Callable[..., Guard]]:
+@pytest.fixture(params=[None, 7], ids=["every step", "every 7th"])
+def attached(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Guard]]:
+    """Makes guards that read the counters so often; at the end nothing was told of them."""
     guards: list[Guard] = []
+    if request.param is not None:
+        asked = itertools.count()
+        monkeypatch.setattr(Rotation, "counters_due", lambda _: next(asked) % request.param == 0)
 
     def make(model: nn.Module, optimizer: Any, **options: Any) -> Guard:
-        guards.append(attach(model, optimizer, tmp_path, **options))
+        budget = None if request.param is None else 0.2
+        guards.append(attach(model, optimizer, tmp_path, digest_budget=budget, **options))
         return guards[-1]
 
     yield make
@@ -370,7 +400,7 @@ def test_a_compiled_step_is_not_accused_and_a_flip_before_it_is_seen(tmp_path: P
     model, alerts = net(), list[Alert]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     compiled = torch.compile(optimizer.step, backend="eager")
-    with attach(model, optimizer, tmp_path, on_alert=alerts.append) as guard:
+    with attach(model, optimizer, tmp_path, on_alert=alerts.append, digest_budget=None) as guard:
         for step, batch in enumerate(batches(30)):
             if step == 20:
                 assert alerts == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import struct
 import weakref
 from typing import Any
@@ -20,6 +21,7 @@ from sdc_guard.detect.counters import counter_alert, wrong_counters
 from sdc_guard.digest import digest_tensor
 from sdc_guard.signals import counters
 from sdc_guard.signals.counters import CounterPair, StepCounters
+from sdc_guard.signals.rotation import Rotation
 
 COUNTS = st.integers(0, 2**24 - 2)
 
@@ -34,9 +36,9 @@ def test_counters_that_stay_or_grow_by_one_are_right(counts: list[int], data: An
     after = [count + one for count, one in zip(counts, more, strict=True)]
     bits = np.stack([bits_of(*counts), bits_of(*after)])
     layers = tuple(range(len(counts)))
-    assert wrong_counters(layers, bits, "float32", within=True) == []
+    assert wrong_counters(layers, bits, "float32", 1) == []
     grown = [layer for layer, one in zip(layers, more, strict=True) if one]
-    found = wrong_counters(layers, bits, "float32", within=False)
+    found = wrong_counters(layers, bits, "float32", 0)
     assert [change.layer for change in found] == grown
 
 
@@ -45,7 +47,7 @@ def test_any_flipped_bit_is_found(count: int, bit: int, within: bool) -> None:
     due = bits_of(count + within)[0]
     flipped = int(due) ^ 1 << bit
     bits = np.array([bits_of(count), [flipped]], "u4")
-    found = wrong_counters((7,), bits, "float32", within=within)
+    found = wrong_counters((7,), bits, "float32", int(within))
     if within and flipped == int(bits_of(count)[0]):
         assert found == []  # the update seems to have been left out, as a scaler may do
         return
@@ -55,20 +57,48 @@ def test_any_flipped_bit_is_found(count: int, bit: int, within: bool) -> None:
         assert change.location()["bits"] == [bit]
 
 
+@given(COUNTS, st.integers(0, 200), st.integers(2, 200), st.integers(0, 31))
+def test_over_several_steps_growth_is_limited(count: int, more: int, steps: int, bit: int) -> None:
+    after = min(count + min(more, steps), 2**24)  # where float32 stops to count
+    flipped = int(bits_of(after)[0]) ^ 1 << bit
+    value = struct.unpack("<f", struct.pack("<I", flipped))[0]
+    bits = np.array([[bits_of(count)[0]] * 2, [bits_of(after)[0], flipped]], "u4")
+    possible = value in range(count, count + steps + 1) and flipped != 1 << 31
+    found = wrong_counters((5, 6), bits, "float32", steps)
+    assert [change.layer for change in found] == ([] if possible else [6])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int64"])
+def test_counters_of_other_dtypes_are_limited_too(dtype: str) -> None:
+    bits = np.array([[5, 5, 5, 5, 5], [5, 9, 10, 4, 1 << 30]], dtype=dtype)
+    found = wrong_counters((0, 1, 2, 3, 4), bits.view(f"u{bits.itemsize}"), dtype, 4)
+    assert [change.layer for change in found] == [2, 3, 4]
+
+
+def test_a_counter_told_of_once_may_go_on() -> None:
+    flipped = bits_of(5.0)[0] ^ np.uint32(1)
+    values = [np.array([flipped], "u4").view("f4")]
+    for _ in range(40):  # rounds where the exponent grows
+        values.append(values[-1] + np.float32(1))
+    for steps in (1, 7, 40):
+        bits = np.stack([values[0], values[steps]]).view("u4")
+        assert wrong_counters((0,), bits, "float32", steps) == []
+
+
 def test_a_counter_at_the_end_of_its_range_stays() -> None:
     bits = np.stack([bits_of(2.0**24), bits_of(2.0**24)])
-    assert wrong_counters((0,), bits, "float32", within=True) == []
+    assert wrong_counters((0,), bits, "float32", 1) == []
 
 
 def test_of_another_dtype_nothing_is_said_within_a_step() -> None:
     bits = np.array([[0x3F80], [0x4100]], dtype="u2")
-    assert wrong_counters((0,), bits, "bfloat16", within=True) == []
-    assert len(wrong_counters((0,), bits, "bfloat16", within=False)) == 1
+    assert wrong_counters((0,), bits, "bfloat16", 1) == []
+    assert len(wrong_counters((0,), bits, "bfloat16", 0)) == 1
 
 
 def test_the_alert_of_an_impossible_update_has_both_numbers() -> None:
     bits = np.stack([bits_of(5.0), bits_of(1029.0)])
-    (change,) = wrong_counters((3,), bits, "float32", within=True)
+    (change,) = wrong_counters((3,), bits, "float32", 1)
     alert = counter_alert(40, change, "head.weight")
     assert "from 5 to 1029 within step 40" in alert.detail["text"]
     assert (alert.detector, alert.severity) == ("step_counter", "proven")
@@ -82,7 +112,7 @@ def test_a_counter_has_the_digest_of_its_tensor(bits: int) -> None:
 
 def test_the_digests_of_both_moments_are_those_of_the_tensors() -> None:
     bits = np.stack([bits_of(5.0), bits_of(-5.0)])
-    left, found = digests_of(wrong_counters((3,), bits, "float32", within=False))
+    left, found = digests_of(wrong_counters((3,), bits, "float32", 0))
     assert left.keys == found.keys == (("step", 3),)
     for table, value in ((left, 5.0), (found, -5.0)):
         digest = digest_tensor(torch.tensor(value))
@@ -92,11 +122,12 @@ def test_the_digests_of_both_moments_are_those_of_the_tensors() -> None:
 class Trained:
     """Three parameters, an optimizer, and its counters."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, budget: float | None = None, **options: Any) -> None:
         self.parameters = [nn.Parameter(torch.ones(2)) for _ in range(3)]
         self.optimizer = torch.optim.AdamW(self.parameters, **options)
         owned = [(10 + n, p, self.optimizer) for n, p in enumerate(self.parameters)]
-        self.counters = StepCounters(owned)
+        self.rotation = Rotation(budget)
+        self.counters = StepCounters(owned, self.rotation)
         self.step()
 
     def step(self, within: int = 0) -> tuple[list[CounterPair], list[CounterPair]]:
@@ -123,7 +154,7 @@ def wrong(pairs: list[CounterPair]) -> list[int]:
     for pair in pairs:
         bits = np.asarray(pair.bits)
         unsigned = bits.view(f"u{bits.itemsize}")
-        changes = wrong_counters(pair.layers, unsigned, pair.dtype, within=pair.within)
+        changes = wrong_counters(pair.layers, unsigned, pair.dtype, pair.steps)
         found += [change.layer for change in changes]
     return found
 
@@ -146,6 +177,64 @@ def test_a_flip_within_a_step_is_found(device: bool, monkeypatch: pytest.MonkeyP
     trained = Trained()
     assert [wrong(pairs) for pairs in trained.step(1 << 20)] == [[], [11]]
     assert [wrong(pairs) for pairs in trained.step()] == [[], []]
+
+
+def every_third_step(trained: Trained) -> None:
+    """Have them read so often, whatever it takes."""
+    asked = itertools.count()
+    trained.rotation.counters_due = lambda: next(asked) % 3 == 0  # type: ignore[method-assign]
+    trained.rotation.whole = False
+    for _ in range(3):
+        assert [wrong(pairs) for pairs in trained.step()] == [[], []]
+
+
+@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("bit", [3, 17, 24, 28, 30, 31])
+def test_a_flip_between_readings_is_told_by_the_next(
+    bit: int, device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device:
+        on_device(monkeypatch)
+    trained = Trained()
+    every_third_step(trained)
+    steps = [trained.step(), trained.step()]
+    trained.state(1)["step"].view(torch.int32).bitwise_xor_(1 << bit if bit < 31 else -(1 << 31))
+    if bit == 31:  # torch itself raises at a negative counter
+        trained.optimizer.step = lambda closure=None: None  # type: ignore[method-assign, assignment]
+    steps += [trained.step() for _ in range(3)]
+    assert [[wrong(pairs) for pairs in step] for step in steps] == [
+        [[], []],
+        [[], []],
+        [[], []],
+        [[], [11]],
+        [[], []],
+    ]
+
+
+@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
+def test_counters_made_anew_between_readings_are_not_accused(
+    device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device:
+        on_device(monkeypatch)
+    trained = Trained()
+    every_third_step(trained)
+    for _ in range(6):
+        trained.optimizer.state.clear()
+        assert [wrong(pairs) for pairs in trained.step()] == [[], []]
+    assert [wrong(pairs) for pairs in trained.step()] == [[], []]
+    trained.state(1)["step"].add_(100)
+    told = [layer for _ in range(3) for pairs in trained.step() for layer in wrong(pairs)]
+    assert told == [11]
+
+
+def test_what_is_left_is_read_where_the_newest_step_was_not() -> None:
+    trained = Trained()
+    every_third_step(trained)
+    trained.step()
+    trained.step()
+    bits = {layer: bits for layer, (_, bits) in trained.counters.left().items()}
+    assert bits == dict.fromkeys((10, 11, 12), int(bits_of(6.0)[0]))
 
 
 def test_a_state_that_the_script_drops_is_not_kept_alive() -> None:
@@ -207,7 +296,9 @@ def test_an_optimizer_of_unknown_arithmetic_is_compared_between_steps_alone() ->
     trained = Trained()
     owned = [(10 + n, p, trained.optimizer) for n, p in enumerate(trained.parameters)]
     trained.optimizer = ByTwo(trained.parameters)
-    trained.counters = StepCounters([(n, p, trained.optimizer) for n, p, _ in owned])
+    trained.counters = StepCounters(
+        [(n, p, trained.optimizer) for n, p, _ in owned], Rotation(None)
+    )
     trained.step()
     assert [wrong(pairs) for pairs in trained.step()] == [[], []]
     trained.state(2)["step"].view(torch.int32).bitwise_xor_(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 
 import pytest
@@ -68,3 +70,46 @@ def test_no_tensors_no_choice(budget: float) -> None:
     rotation = Rotation(budget)
     rotation.step_took(1.0)
     assert rotation.choose([], {}) == []
+
+
+@given(st.floats(0.01, 20), st.floats(1e-4, 10), st.floats(1e-6, 1e-3))
+def test_counters_take_half_of_the_budget_at_most(
+    budget: float, seconds: float, cost: float
+) -> None:
+    rotation = Rotation(budget)
+    allowed = seconds * budget / 100 / 2
+    every = max(1, math.ceil(2 * cost / allowed * (1 - 1e-9)))
+    read = []
+    for step in range(3 * min(every, 500) + 30):
+        rotation.step_took(seconds)
+        if rotation.counters_due():
+            read.append(step)
+            rotation.counters_took(cost)
+            rotation.counters_took(cost)
+    first, later = read[:8], read[8:]
+    assert first == list(range(8))  # to learn what they take
+    gaps = [b - a for a, b in itertools.pairwise(later[-2:])]
+    if every < 500:
+        assert later
+    # until the first readings weigh less it seems to be more than it is
+    assert all(every <= gap <= 1.4 * every + 1 for gap in gaps)
+
+
+def test_what_counters_take_is_not_left_to_tensors() -> None:
+    size = {("param", n): 10_000 for n in range(100_000)}
+    taken = []
+    for cost in (0.0, 1e-4, 1.0):
+        rotation = Rotation(1.0)
+        for _ in range(50):
+            rotation.step_took(1.0)
+            rotation.counters_took(cost)
+        total = sum(len(rotation.choose(list(size), size)) for _ in range(80))
+        taken.append(total)
+    assert taken[1] == pytest.approx(taken[0] * (0.01 - 2e-4) / 0.01, rel=0.01)
+    assert taken[2] == pytest.approx(taken[0] / 2, rel=0.01)
+
+
+def test_counters_are_read_always_or_never_without_a_share() -> None:
+    whole, none = Rotation(None), Rotation(0.0)
+    assert [whole.counters_due() for _ in range(20)] == [True] * 20
+    assert [none.counters_due() for _ in range(20)] == [False] * 20
