@@ -164,10 +164,10 @@ def _centre(windows: NDArray[np.float64], floor: Floats) -> tuple[Floats, Floats
     count = windows.shape[1]
     low, high = (count - 1) // 2, count // 2
     ordered = np.partition(windows, sorted({low, high}), axis=1)
-    middle = ordered[:, low] / 2 + ordered[:, high] / 2  # a sum may overflow
+    middle = (ordered[:, low] + ordered[:, high]) / 2
     far = int(0.9 * count)
     apart = np.partition(np.abs(windows - middle[:, None]), sorted({low, high, far}), axis=1)
-    mad = apart[:, low] / 2 + apart[:, high] / 2
+    mad = (apart[:, low] + apart[:, high]) / 2
     sigma = np.maximum(_MAD_TO_SIGMA * mad, _Q90_TO_SIGMA * apart[:, far]) + floor
     return middle, np.where(mad + floor > 0, sigma, 0.0)
 
