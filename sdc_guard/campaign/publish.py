@@ -15,10 +15,15 @@ def check_publishable(page: Path) -> None:
     """Raise before a long campaign what would be raised after it.
 
     Raises:
-        UsageError: scikit-learn or matplotlib is missing; the page has no place for a report.
+        UsageError: scikit-learn or matplotlib is missing; the page has no place for a report, or
+            its folder is not there.
     """
     from .report import check_place
 
+    if not page.parent.is_dir():
+        raise UsageError(
+            "no such folder", where=str(page.parent), next_step="make it, or give another page"
+        )
     check_place(page)
     missing = [name for module, name in _NEEDED.items() if find_spec(module) is None]
     if missing:
@@ -40,7 +45,7 @@ def publish(file: Path, page: Path) -> dict[str, Any]:
 
     Raises:
         RunNotFound, RunFormatError, UsageError: as `reading.CampaignFile`; a package is missing;
-            the page has no place for a report.
+            the page has no place for a report, or its folder is not there.
         OSError: the page cannot be written.
     """
     check_publishable(page)
@@ -50,7 +55,6 @@ def publish(file: Path, page: Path) -> dict[str, Any]:
     from .scoreboard import scoreboard
 
     numbers = scoreboard(score(file))
-    page.parent.mkdir(parents=True, exist_ok=True)
     figure = page.with_suffix(".svg")
     drawn = draw(numbers, figure)
     write_into(page, markdown(numbers, figure.name if drawn else None))

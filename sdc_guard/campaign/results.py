@@ -168,7 +168,9 @@ def _open(path: Path) -> duckdb.DuckDBPyConnection:
     try:
         connection = duckdb.connect(str(path))
     except duckdb.Error as error:
-        raise _of_duckdb(error, path, "give another path, or wait for who uses it") from None
+        in_use = "set lock on file" in str(error)  # in DuckDB's words, which has no class for it
+        advice = "wait for who uses it, or give another path" if in_use else "give another path"
+        raise _of_duckdb(error, path, advice) from None
     connection.execute("SET enable_progress_bar = false")
     connection.execute("SET threads = 1")  # the trials need the cores
     return connection

@@ -61,8 +61,7 @@ def strikes(file: Path, clear: str | None, because: str | None, as_json: bool) -
 
 
 @click.command("check-log")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...",
-                type=click.Path(path_type=Path))  # fmt: skip
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
 @click.option(
     "--budget", type=float, default=1e-4, show_default=True,
     help="False incidents a row that are accepted.",
@@ -73,7 +72,7 @@ def strikes(file: Path, clear: str | None, because: str | None, as_json: bool) -
 @click.option("--run", metavar="NAME", help="Of several runs in a file only this one.")
 @json_option
 def check_log(
-    files: tuple[Path, ...], budget: float, loss: str | None, grad_norm: str | None,
+    files: tuple[str, ...], budget: float, loss: str | None, grad_norm: str | None,
     step: str | None, run: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Judge loss and gradient norm in a log that no guard wrote.
@@ -93,7 +92,9 @@ def check_log(
     from ..logs.command import check
     from ..logs.words import told
 
-    checked = check(list(files), Asked(loss, grad_norm, step), run, budget)
+    if "" in files:  # as a path it would be the folder that we are in
+        raise UsageError("an empty name of a file", next_step="give the file of a log")
+    checked = check([Path(file) for file in files], Asked(loss, grad_norm, step), run, budget)
     with while_somebody_reads():
         if as_json:
             click.echo(json_text("sdc-guard.check-log", **checked.as_object(budget)))

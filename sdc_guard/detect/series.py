@@ -56,6 +56,7 @@ class SeriesReport:
     notes: tuple[str, ...]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # values near the largest: as if not finite
 def judge(log: SeriesLog, budget: float = DEFAULT_BUDGET) -> SeriesReport:
     """Judge the rows of one run.
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from ..errors import LogUnreadable, UsageError
+from .shown import shown
 
 # How loggers name them, the surest first. Compared without case, with every run of other signs
 # than letters and digits as one underscore: "train/loss", "lm loss" and "Loss-Scale" are found.
@@ -74,7 +75,7 @@ def choose(names: Iterable[str], asked: Asked, where: str) -> Columns:
     """Choose among the columns of a log.
 
     Raises:
-        UsageError: a column that was asked for is not there.
+        UsageError: a column that was asked for is not there, or is to be two things.
         LogUnreadable: neither a loss nor a gradient norm is known by its name.
     """
     there = list(dict.fromkeys(names))
@@ -94,7 +95,20 @@ def choose(names: Iterable[str], asked: Asked, where: str) -> Columns:
             f"no loss and no gradient norm among its columns: {_listed(there)}",
             where=where, next_step="name one by --loss COLUMN or --grad-norm COLUMN",
         )  # fmt: skip
+    _refuse_twice(found, where)
     return found
+
+
+def _refuse_twice(found: Columns, where: str) -> None:
+    roles: dict[str, str] = {}
+    for role in ("step", "loss", "grad_norm"):
+        name = found.as_dict()[role]
+        if name is not None and roles.setdefault(name, role) != role:
+            one, other = (text.replace("_", "-") for text in (roles[name], role))
+            raise UsageError(
+                f"one column, {name!r}, would be both --{one} and --{other}", where=where,
+                next_step=f"name another by --{one} COLUMN or --{other} COLUMN",
+            )  # fmt: skip
 
 
 def _refuse_runs_side_by_side(there: list[str], where: str) -> None:
@@ -126,5 +140,5 @@ def _first(there: list[str], wanted: tuple[str, ...]) -> str | None:
 
 
 def _listed(names: list[str], most: int = 12) -> str:
-    shown = ", ".join(name[:40] for name in names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "none"
+    listed = ", ".join(shown(name[:40]) for name in names[:most])
+    return f"{listed} and {len(names) - most} more" if len(names) > most else listed or "none"

@@ -56,10 +56,11 @@ def check(files: list[Path], asked: Asked, run: str | None, budget: float) -> Ch
             if len(files) == 1:
                 raise
             checked.errors.append(error)
-        except OSError as error:
+        except OSError as raised:
+            unread = UsageError(raised.strerror or str(raised), where=str(file))
             if len(files) == 1:
-                raise
-            checked.errors.append(UsageError(error.strerror or str(error), where=str(file)))
+                raise unread from None
+            checked.errors.append(unread)
     return checked
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from ..errors import LogUnreadable
-from .columns import Asked, choose, known
+from .columns import Asked, Columns, choose, known
 from .numbers import number
-from .opening import open_text
+from .opening import lines_of, open_text
 from .table import ROLES, LogTable, TableBuilder
 
 _NAMES: Final = {",": "CSV", "\t": "TSV", ";": "CSV with semicolons", "|": "CSV with bars"}
@@ -20,11 +20,13 @@ def read_delimited(path: Path, coding: str, asked: Asked) -> LogTable:
     """Read a table whose first line names its columns.
 
     Raises:
-        LogUnreadable: there is no such line, nothing below it, or nothing to judge.
+        LogUnreadable: there is no such line, nothing below it, or nothing to judge; a quotation
+            mark that is not closed takes rows in.
         UsageError: a column that was asked for is not there.
     """
     with open_text(path, coding) as file:
-        first = next((line for line in file if line.strip()), "")
+        lines = lines_of(file, path)
+        first = next((line for line in lines if line.strip()), "")
         sign = _delimiter(first)
         try:
             header = _header(path, first, sign)
@@ -33,9 +35,10 @@ def read_delimited(path: Path, coding: str, asked: Asked) -> LogTable:
             roles = columns.as_dict()
             at = [index.get(roles[role] or "", -1) for role in ROLES]
             step, run = index.get(columns.step or "", -1), index.get(columns.run or "", -1)
-            builder = TableBuilder(_NAMES.get(sign, "table"), columns)
-            notes, rows = [], 0
-            for row, cut in _rows(csv.reader(file, delimiter=sign, skipinitialspace=sign == " ")):
+            builder = TableBuilder(_NAMES.get(sign, "table"), columns, decimal_comma=sign != ",")
+            notes, rows = list(_read_once(header, columns)), 0
+            for row, cut in _rows(csv.reader(lines, delimiter=sign, skipinitialspace=sign == " ")):
+                _refuse_taken_in(row, len(header), sign, step, at[:2], path)
                 if cut and len(row) < len(header):
                     notes.append("the last line is cut short: left out")
                     break
@@ -45,12 +48,40 @@ def read_delimited(path: Path, coding: str, asked: Asked) -> LogTable:
                 rows += 1
                 builder.add(_cell(row, run), _cell(row, step), [_cell(row, one) for one in at])
         except csv.Error as error:
-            raise LogUnreadable(f"its lines cannot be read ({error})", where=str(path)) from None
+            raise LogUnreadable(
+                f"its lines cannot be read ({error})", where=str(path),
+                next_step="is a quotation mark in it not closed?",
+            ) from None  # fmt: skip
     if not rows:
         raise LogUnreadable(
             "only a line of names, no rows", where=str(path), next_step="did the training log yet?"
         )
-    return builder.done(list(dict.fromkeys(notes)))
+    return builder.done(str(path), list(dict.fromkeys(notes)))
+
+
+def _read_once(header: list[str], columns: Columns) -> Iterator[str]:
+    for name in filter(None, columns.as_dict().values()):
+        if header.count(name) > 1:
+            yield f"{header.count(name)} columns have the name {name}: the first is read"
+
+
+def _refuse_taken_in(
+    row: list[str], width: int, sign: str, step: int, judged: Sequence[int], path: Path
+) -> None:
+    """Refuse a cell of several lines among which there is a row: no text, but an open quotation."""
+    text = "".join(row)
+    if "\n" not in text and "\r" not in text:
+        return
+    for cell in row:
+        for line in cell.splitlines()[1:]:
+            inner = next(csv.reader([line], delimiter=sign), [])
+            if len(inner) < width or (step >= 0 and not _is_number(inner[step])):
+                continue
+            if any(at >= 0 and _is_number(inner[at]) for at in judged):
+                raise LogUnreadable(
+                    f"a quotation mark that is not closed takes in rows, as {line[:40]!r}",
+                    where=str(path), next_step="close it, or take it away",
+                )  # fmt: skip
 
 
 def _rows(lines: Iterator[list[str]]) -> Iterator[tuple[list[str], bool]]:
@@ -91,7 +122,6 @@ def _header(path: Path, line: str, sign: str) -> list[str]:
 
 def _is_number(text: str) -> bool:
     try:
-        number(text)
+        return number(text) is not None
     except ValueError:
         return False
-    return True

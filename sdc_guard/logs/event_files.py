@@ -53,10 +53,9 @@ def read_event_files(path: Path, files: dict[str, list[Path]], asked: Asked) -> 
             tags.read(one)
         try:
             columns = choose(tags.names, asked, str(path))
+            tables.append(_table(run, columns, tags, str(path)))
         except (LogUnreadable, UsageError) as error:
             refused.append(error)
-            continue
-        tables.append(_table(run, columns, tags))
     if not tables:
         raise refused[0] if refused else LogUnreadable("no scalars in it", where=str(path))
     return tables
@@ -82,7 +81,7 @@ class _Tags:
         return dict(zip(zip(back.tolist(), at.tolist(), strict=True), values, strict=True))
 
 
-def _table(run: str, columns: Columns, tags: _Tags) -> LogTable:
+def _table(run: str, columns: Columns, tags: _Tags, where: str) -> LogTable:
     """Rows of what was logged for one step; tags may be logged at different steps."""
     roles = columns.as_dict()
     keyed = [tags.keyed(name) if (name := roles[role]) else {} for role in ROLES]
@@ -90,7 +89,7 @@ def _table(run: str, columns: Columns, tags: _Tags) -> LogTable:
     builder = TableBuilder("TensorBoard", Columns(**{**roles, "step": "step", "run": None}))
     for key in sorted({key for one in keyed[:2] for key in one}):
         builder.add(run, key[1], [one.get(key) for one in keyed])
-    return builder.done()
+    return builder.done(where)
 
 
 def _scalars(path: Path) -> Iterator[tuple[int, str, float]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..errors import LogUnreadable
 from .columns import Asked, choose
-from .opening import open_text
+from .opening import lines_of, open_text, refuse_beyond
 from .table import ROLES, LogTable, TableBuilder
 
 _LARGEST: Final = 1 << 29  # of a document that is read as a whole, in bytes
@@ -51,7 +51,7 @@ def read_lines(path: Path, coding: str, asked: Asked) -> LogTable:
 
 def _line_rows(path: Path, coding: str) -> Iterator[dict[str, Any] | None]:
     with open_text(path, coding) as file:
-        for line in file:
+        for line in lines_of(file, path):
             if not line.strip():
                 continue
             try:
@@ -69,13 +69,9 @@ def read_document(path: Path, coding: str, asked: Asked) -> LogTable:
         LogUnreadable: it is cut short, too large, or something else.
         UsageError: a column that was asked for is not there.
     """
+    refuse_beyond(_LARGEST, path)
     with open_text(path, coding) as file:
-        text = file.read(_LARGEST)
-    if len(text) == _LARGEST:
-        raise LogUnreadable(
-            "too large a JSON document", where=str(path),
-            next_step="give its rows as CSV or JSON lines, which are read piece by piece",
-        )  # fmt: skip
+        text = file.read()
     content = _parsed(path, text)
     if isinstance(content, dict):
         history = content.get("log_history")
@@ -140,7 +136,7 @@ def _table(
     for row in rows:
         run = row.get(columns.run or "")
         builder.add(run, row.get(columns.step or ""), [row.get(name) for name in wanted])
-    return builder.done(notes)
+    return builder.done(str(path), notes)
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from ..errors import UsageError
 from .columns import Asked
 from .order import arrange
 from .reading import read_log
+from .shown import shown
 from .table import ROLES, LogTable
 
 
@@ -60,8 +61,8 @@ def judge_file(path: Path, asked: Asked, run: str | None, budget: float) -> list
     tables = read_log(path, asked)
     names = [name for table in tables for name in table.runs]
     if run is not None and run not in names:
-        shown = ", ".join(filter(None, names[:12])) or "no names of runs in it"
-        raise UsageError(f"no run {run!r}; there are: {shown}", where=str(path))
+        listed = shown(", ".join(filter(None, names[:12]))) or "no names of runs in it"
+        raise UsageError(f"no run {run!r}; there are: {listed}", where=str(path))
     return [
         one
         for table in tables

@@ -6,13 +6,19 @@ import re
 from typing import Final
 
 _MISSING: Final = frozenset({"", "none", "null", "na", "n/a", "-", "--"})
+GROUPED: Final = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 1,234 and 1,234,567.8
 _TENSOR: Final = re.compile(r"tensor\(\s*\[?\s*([-+.\w]+?)\.?\s*\]?\s*(?:,.*)?\)", re.DOTALL)
 
 
-def number(cell: object) -> float | None:
+def number(cell: object, *, decimal_comma: bool = False) -> float | None:
     """The number in a cell, NaN and infinities included; None where nothing was logged.
 
     A tensor's text, as some logs have it, and a list of one number count as the number.
+
+    Args:
+        cell: as the file has it.
+        decimal_comma: whether a single comma begins the fraction, as in 2,31; commas otherwise
+            part groups of three digits, as in 1,234, and stand nowhere else.
 
     Raises:
         ValueError: something else is there.
@@ -20,9 +26,9 @@ def number(cell: object) -> float | None:
     if cell is None:
         return None
     if isinstance(cell, str):
-        return _of_text(cell.strip())
+        return _of_text(cell.strip(), decimal_comma)
     if isinstance(cell, list) and len(cell) == 1:
-        return number(cell[0])
+        return number(cell[0], decimal_comma=decimal_comma)
     if isinstance(cell, bool) or not isinstance(cell, (int, float)):
         raise ValueError(cell)
     try:
@@ -31,7 +37,7 @@ def number(cell: object) -> float | None:
         raise ValueError(cell) from None
 
 
-def _of_text(text: str) -> float | None:
+def _of_text(text: str, decimal_comma: bool) -> float | None:
     if text.lower() in _MISSING:
         return None
     if "_" in text:  # Python's own digits, 1_000, are no log's
@@ -42,6 +48,8 @@ def _of_text(text: str) -> float | None:
         inner = _TENSOR.fullmatch(text)
         if inner:
             return float(inner[1])
-        if text.count(",") == 1 and "." not in text:  # 2,31 where fields end with a semicolon
+        if decimal_comma and text.count(",") == 1 and "." not in text:
             return float(text.replace(",", "."))
+        if GROUPED.fullmatch(text):
+            return float(text.replace(",", ""))
         raise

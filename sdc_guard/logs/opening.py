@@ -10,11 +10,12 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, TextIO
+from typing import BinaryIO, Final, TextIO
 
 from ..errors import LogUnreadable
 
 _BEGINNING: Final = 1 << 16
+_LONGEST_LINE: Final = 1 << 22  # characters
 _LFS: Final = b"version https://git-lfs.github.com/spec/"
 _GIVE_A_LOG: Final = "give a trainer_state.json, CSV, JSON lines or TensorBoard file"
 _EXPORT: Final = "export the run's history as CSV"
@@ -85,6 +86,53 @@ def encoding(head: bytes) -> str:
     except UnicodeDecodeError:
         return "latin-1"
     return "utf-8-sig"
+
+
+def lines_of(file: TextIO, path: Path) -> Iterator[str]:
+    """The lines of a file, each with its end.
+
+    Raises:
+        LogUnreadable: one is longer than four million characters: it is not held in memory.
+    """
+    number = 0
+    while line := file.readline(_LONGEST_LINE):
+        number += 1
+        if len(line) == _LONGEST_LINE:
+            raise LogUnreadable(
+                f"line {number:,} is longer than {_LONGEST_LINE:,} characters", where=str(path),
+                next_step=_GIVE_A_LOG,
+            )  # fmt: skip
+        yield line
+
+
+def refuse_beyond(largest: int, path: Path) -> None:
+    """See that a JSON document is small enough, without holding it in memory.
+
+    Args:
+        largest: bytes, unpacked.
+        path: of the document.
+
+    Raises:
+        LogUnreadable: it is larger, or its gzip is damaged.
+    """
+    with reading(path), path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        size = _unpacked(file, largest) if packed else path.stat().st_size
+    if size > largest:
+        raise LogUnreadable(
+            f"too large a JSON document, of more than {largest >> 20} MB", where=str(path),
+            next_step="give its rows as CSV or JSON lines, which are read piece by piece",
+        )  # fmt: skip
+
+
+def _unpacked(file: BinaryIO, enough: int) -> int:
+    """Bytes that a gzip file unpacks to, counted until there are more than enough."""
+    file.seek(0)
+    size = 0
+    with gzip.open(file) as unpacked:
+        while size <= enough and (piece := unpacked.read(1 << 20)):
+            size += len(piece)
+    return size
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -35,6 +35,9 @@ def arrange(log: SeriesLog) -> Arranged:
     back = int((np.diff(log.steps) <= 0).sum())
     if not back:
         return Arranged((log,))
+    if len(log) > 2 and (log.steps == log.steps[0]).all():
+        alike = f"the step is {log.steps[0]} in every row: rows are counted from 0"
+        return Arranged((replace(log, steps=np.arange(len(log))),), (alike,))
     if back == len(log) - 1 and len(log) > 2 and (np.diff(log.steps) < 0).all():
         newest_first = "the newest rows come first: turned round"
         return Arranged((log.at(np.arange(len(log))[::-1]),), (newest_first,))
@@ -115,6 +118,7 @@ def _apart(parts: tuple[SeriesLog, ...]) -> str:
     if one.loss is None or other.loss is None:
         return ""
     _, left, right = np.intersect1d(one.steps, other.steps, return_indices=True)
-    apart = np.abs(one.loss.values[left] - other.loss.values[right])
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities, and losses near the largest
+        apart = np.abs(one.loss.values[left] - other.loss.values[right])
     apart = apart[np.isfinite(apart)]
     return f"; their losses differ by up to {apart.max():.3g}" if apart.size else ""

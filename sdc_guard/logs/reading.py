@@ -24,7 +24,7 @@ def read_log(path: Path, asked: Asked) -> list[LogTable]:
     if path.is_dir():
         return _of_folder(path, asked)
     if not path.is_file():
-        raise UsageError("no such file", where=str(path))
+        raise UsageError(_no_file(path), where=str(path))
     head = beginning(path)
     if is_event_file(head):
         from .event_files import read_event_files
@@ -42,10 +42,19 @@ def read_log(path: Path, asked: Asked) -> list[LogTable]:
     return [table]
 
 
+def _no_file(path: Path) -> str:
+    """Why a path is neither a file nor a folder."""
+    if path.exists():
+        return "a pipe or a device, which is not read"
+    return "a link that leads nowhere" if path.is_symlink() else "no such file"
+
+
 def _of_text(path: Path, head: bytes, coding: str, asked: Asked) -> LogTable:
     from . import json_rows
     from .delimited import read_delimited
 
+    if head.strip() in (b"null", b"true", b"false") or head.strip().isdigit():
+        raise LogUnreadable("one value and no log", where=str(path), next_step="give a log")
     if head.decode(coding, errors="replace").lstrip()[:1] not in ("{", "["):
         return read_delimited(path, coding, asked)
     if json_rows.is_lines(head, coding):

@@ -10,7 +10,9 @@ from typing import Final
 import numpy as np
 
 from ..detect.series_log import Column, SeriesLog
+from ..errors import LogUnreadable
 from .columns import Columns
+from .commas import Commas
 from .numbers import number
 
 ROLES: Final = ("loss", "grad_norm", "lr", "loss_scale")
@@ -50,13 +52,19 @@ class RunRows:
         return any(value is not None and self.given[role][-1] for role, value in pairs)
 
     def log(self) -> SeriesLog:
-        """As arrays; a column without any value is None."""
+        """As arrays; a column without any value is None.
+
+        Steps with fractions, of an epoch say, are numbered from 0 in their own order.
+        """
+        steps = np.array(self.steps, dtype=np.float64)
+        if (steps % 1).any():
+            steps = np.unique(steps, return_inverse=True)[1].astype(np.float64)
         columns = {
             role: Column(np.array(self.values[role]), np.array(self.given[role], dtype=np.bool_))
             for role in ROLES
             if any(self.given[role])
         }
-        return SeriesLog(np.array(self.steps, dtype=np.float64).astype(np.int64), **columns)
+        return SeriesLog(steps.astype(np.int64), **columns)
 
 
 @dataclass
@@ -82,13 +90,18 @@ class TableBuilder:
     Args:
         format: of the file, in words.
         columns: the chosen ones.
+        decimal_comma: whether a comma in a number begins its fraction.
     """
 
-    def __init__(self, format: str, columns: Columns) -> None:
+    def __init__(self, format: str, columns: Columns, *, decimal_comma: bool = False) -> None:
         self._table = LogTable(format, columns)
+        self._decimal_comma = decimal_comma
+        self._commas = Commas(decimal=decimal_comma)
         self._rows = 0
         self._unused = 0
         self._no_step = 0
+        self._fractions = 0
+        self._odd_step = ""
         self._no_number = dict.fromkeys(ROLES, 0)
 
     def add(self, run: object, step: object, cells: Sequence[object]) -> None:
@@ -99,26 +112,44 @@ class TableBuilder:
             return
         name = "" if run is None else str(run).strip()
         rows = self._table.runs.get(name)
-        if rows is None:
-            rows = self._table.runs[name] = RunRows()
-        at = float(len(rows.steps)) if self._table.columns.step is None else _step(step)
+        counted = float(len(rows.steps)) if rows else 0.0
+        at = counted if self._table.columns.step is None else self._step(step)
         if at is None:
             self._no_step += 1
+            self._odd_step = self._odd_step or str(step)
             return
+        if rows is None:
+            rows = self._table.runs[name] = RunRows()
         self._rows += 1
+        self._fractions += bool(at % 1)
         rows.add(at, row)
 
     def _number(self, role: str, cell: object) -> float | None:
         try:
-            return number(cell)
+            value = number(cell, decimal_comma=self._decimal_comma)
         except ValueError:
             self._no_number[role] += 1
-            return None
+            value = None
+        self._commas.take(role, cell)
+        return value
 
-    def done(self, notes: Sequence[str] = ()) -> LogTable:
-        """The table, with notes on what was left out."""
+    def _step(self, cell: object) -> float | None:
+        try:
+            step = number(cell, decimal_comma=self._decimal_comma)
+        except ValueError:
+            return None
+        self._commas.take("step", cell)
+        return step if step is not None and abs(step) < _LARGEST_STEP else None
+
+    def done(self, where: str, notes: Sequence[str] = ()) -> LogTable:
+        """The table, with notes on what was left out.
+
+        Raises:
+            LogUnreadable: no row has a step, or commas may mean one thing or another.
+        """
         table = self._table
-        table.notes += notes
+        self._refuse_without_steps(where)
+        table.notes += [*notes, *self._commas.notes(table.columns.as_dict(), where)]
         for role, count in self._no_number.items():
             name = table.columns.as_dict()[role]
             if count:
@@ -129,21 +160,23 @@ class TableBuilder:
             )
         if self._no_step:
             table.notes.append(f"{_rows(self._no_step)} without a step left out")
+        if self._fractions:
+            table.notes.append(
+                f"{table.columns.step} has fractions: rows are numbered from 0 in its order"
+            )
         if table.columns.step is None:
             table.notes.append("no step column: rows are counted from 0")
         if table.columns.validation:
             table.notes.append("only a loss of validation: it is judged as the loss")
         return table
 
-
-def _step(cell: object) -> float | None:
-    try:
-        step = number(cell)
-    except ValueError:
-        return None
-    if step is None or not abs(step) < _LARGEST_STEP:
-        return None
-    return float(int(step))
+    def _refuse_without_steps(self, where: str) -> None:
+        if self._no_step and not self._table.runs:
+            raise LogUnreadable(
+                f"no row has a number as its {self._table.columns.step}, but "
+                f"{self._odd_step[:40]!r}", where=where,
+                next_step="name another column by --step COLUMN",
+            )  # fmt: skip
 
 
 def _rows(count: int) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from ..detect.series_incidents import SeriesIncident
 from .judged import Judged
+from .shown import shown
 
 _SIGNALS: Final = {"grad_norm": "the gradient norm", "loss": "the loss"}
 _STATES: Final = {
@@ -60,7 +61,10 @@ def _short(kind: str) -> str:
 
 def told(judged: Iterable[Judged], most: int = 20) -> Iterator[str]:
     """Everything about some logs, in lines; runs without anything to tell are counted."""
-    everything = list(judged)
+    yield from map(shown, _told(list(judged), most))
+
+
+def _told(everything: list[Judged], most: int) -> Iterator[str]:
     alone = len(everything) <= most
     quiet = [one for one in everything if not (one.report.incidents or one.report.events)]
     for one in everything:

@@ -165,6 +165,7 @@ def test_nothing_to_draw_is_no_figure(numbers: dict[str, Any], tmp_path: Path) -
 def test_publishing_writes_page_and_figure(tmp_path: Path) -> None:
     file = write_campaign(tmp_path / "c.duckdb")
     page = tmp_path / "docs" / "board.md"
+    page.parent.mkdir()
     found = publish.publish(file, page)
     text = page.read_text()
     assert "![Recall by site, with 95 % intervals](board.svg)" in text
@@ -183,6 +184,11 @@ def test_what_cannot_be_published_is_said_before_the_campaign(
     done = CliRunner().invoke(main, ["campaign", str(out), "--report", str(page)])
     assert (done.exit_code, out.exists()) == (2, False)
     assert "no place for the scoreboard" in done.output
+    nowhere = tmp_path / "nowhere" / "page.md"
+    done = CliRunner().invoke(main, ["campaign", str(out), "--report", str(nowhere)])
+    assert done.exit_code == 2
+    assert f"no such folder: {nowhere.parent}" in done.stderr
+    assert not nowhere.parent.exists()
     monkeypatch.setattr(publish, "find_spec", lambda name: None)
     done = CliRunner().invoke(
         main, ["campaign", str(out), "--report", str(tmp_path / "new.md"), "--json"]

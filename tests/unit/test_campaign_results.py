@@ -112,14 +112,19 @@ def test_another_plan_in_the_same_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_campaigns_file_is_refused_and_left_alone(tmp_path: Path) -> None:
-    text, other = tmp_path / "text.duckdb", tmp_path / "other.duckdb"
+    text, other, flipped = (tmp_path / f"{name}.duckdb" for name in ("text", "other", "flipped"))
     text.write_text("no database")
     with duckdb.connect(str(other)) as connection:
         connection.execute("CREATE TABLE mine AS SELECT 1 AS one")
-    for path in (text, other):
+    content = bytearray(other.read_bytes())
+    content[4097 + 8 : 4097 + 40] = bytes(32)  # of the header, which has a checksum before it
+    content[8192 + 9 : 8192 + 40] = bytes(31)
+    flipped.write_bytes(content)
+    for path in (text, other, flipped):
         before = path.read_bytes()
-        with pytest.raises(UsageError, match=path.name):
+        with pytest.raises(UsageError, match=path.name) as raised:
             Results(path, "{}", {})
+        assert raised.value.next_step == "give another path"
         assert path.read_bytes() == before
 
 
@@ -136,6 +141,7 @@ def test_a_file_in_use_is_refused_in_one_line(tmp_path: Path) -> None:
             Results(path, "{}", {})
         process.communicate("\n")
     assert "\n" not in str(raised.value)
+    assert raised.value.next_step.startswith("wait for who uses it")
 
 
 def test_rows_of_one_task_come_all_or_none(tmp_path: Path) -> None:
