@@ -89,6 +89,8 @@ def encoded(value: float | None, dtype: torch.dtype, name: str = "the tensor") -
         if not limits.min <= value <= limits.max:  # a NaN is not either
             raise InjectionError(f"value {value} is outside of {dtype}, of which {name} is")
         value = int(value)
+    else:
+        value = float(value)  # torch takes no int beyond 64 bits
     word = as_integers(torch.tensor(value, dtype=element))
     return int(word) & (1 << 8 * word.element_size()) - 1
 

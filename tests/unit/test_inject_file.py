@@ -223,6 +223,9 @@ def test_the_command(saved: Path, tmp_path: Path) -> None:
         done = CliRunner().invoke(main, ["inject", "--file", *map(str, arguments)])
         return done.exit_code, done.output
 
+    done = CliRunner().invoke(main, ["inject", "--in-place", "plan.toml", "--", "true"])
+    assert (done.exit_code, done.output.count("\n")) == (2, 1), done.output
+    assert "--in-place without --file (leave it out)" in done.output
     content = saved.read_bytes()
     for arguments, message in (
         ((saved,), "where to? (-o COPY, or --in-place)"),
@@ -230,6 +233,7 @@ def test_the_command(saved: Path, tmp_path: Path) -> None:
         ((saved, "--in-place", "--index", 3), "--index without --tensor"),
         ((saved, "--in-place", "--bits", "3,x"), "no bits: 3,x"),
         ((saved, "--revert"), "there is no record"),
+        ((saved, "--in-place", "--again"), "--again with --file (leave it out)"),
         ((tmp_path, "--in-place"), "a folder: name one of its files"),
         ((tmp_path / "no", "--in-place"), "no such file"),
     ):
