@@ -141,6 +141,8 @@ class Injector:
                 that cannot be done to this dtype, or a fault that is planned already and would be
                 undone by its double.
         """
+        if not self.attached:
+            raise InjectionError("the injector is closed", next_step="add faults before")
         check_fault(fault)
         target = self._target(fault.site)
         target.watch(self._firing.take(fault, target.scope(), target.check, self._first))

@@ -186,6 +186,8 @@ def test_what_is_added_too_late_or_for_a_rank_that_there_is_not_says_so(
     training.injector.add(Fault("weight", 0, bit=4, recurrence="persistent", until=2))
     steps(training, 2)
     training.injector.close()
+    with pytest.raises(InjectionError, match="the injector is closed"):
+        training.injector.add(Fault("weight", 9))
     assert training.injector.records == []
     assert [(missed.fault, missed.reason) for missed in training.injector.missed] == [
         (0, "there is no rank 9: one process trains"),
