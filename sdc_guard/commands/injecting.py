@@ -13,6 +13,12 @@ import click
 from ..errors import UsageError
 from .group import json_option, json_text
 
+_OF_FILE = {
+    "seed", "offset", "tensor", "index", "bits", "change", "value", "exponent", "out", "in_place",
+    "revert",
+}  # fmt: skip
+_SPELT = {"in_place": "--in-place", "out": "-o"}
+
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("plan", required=False, type=click.Path(path_type=Path))
@@ -59,11 +65,13 @@ def inject(
 
         if plan is not None:
             raise UsageError("--file with a plan", next_step="give one of them")
+        _refuse({"again"} & _given(), "with --file")
         told: Callable[[str], None] = (lambda _: None) if as_json else click.echo
         done = inject_into_file(file, FileOptions(bits=numbers, **options), told)
         if as_json:
             click.echo(json_text("sdc-guard.inject", **done))
         return
+    _refuse(_OF_FILE & _given(), "without --file")
     words = command[1:] if command[:1] == ("--",) else command
     if plan is None or not words:
         raise UsageError("what is to be run?", next_step="PLAN.toml -- COMMAND, or --file FILE")
@@ -73,6 +81,19 @@ def inject(
         click.echo(f"sdc-guard: {line}", err=True)
 
     sys.exit(run_with_faults(plan, words, say, again=again))
+
+
+def _given() -> set[str]:
+    """Names of the options on the command line."""
+    context = click.get_current_context()
+    told = click.core.ParameterSource.COMMANDLINE
+    return {name for name in context.params if context.get_parameter_source(name) is told}
+
+
+def _refuse(names: set[str], where: str) -> None:
+    if names:
+        name = min(names)
+        raise UsageError(f"{_SPELT.get(name, '--' + name)} {where}", next_step="leave it out")
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import get_args
 
@@ -18,6 +19,58 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
     "sampling": get_args(Sampling),
     "effect": get_args(Effect),
 }
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _wholes(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and all(map(_whole, value))
+
+
+def _number(value: object) -> bool:
+    """Whether a float can hold it: an int may be larger."""
+    if not isinstance(value, (int, float)):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+def _or_open(fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or fits(value)
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # thousands of digits
+        return "of too many digits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+_SHOWN = 40  # characters of a value that is refused
+_TYPES: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "step": ("a whole number", _whole),
+    "tensor": ("a name, or None", lambda value: value is None or isinstance(value, str)),
+    "index": (
+        "a whole number, or one for each dimension",
+        lambda value: value is None or _whole(value) or _wholes(value),
+    ),
+    "bit": ("a whole number", _or_open(_whole)),
+    "bits": ("a sequence of whole numbers", _or_open(_wholes)),
+    "value": ("a number that a float can hold", _or_open(_number)),
+    "exponent": ("a whole number", _or_open(_whole)),
+    "height": ("a whole number", _whole),
+    "width": ("a whole number", _whole),
+    "period": ("a whole number", _whole),
+    "until": ("a whole number", _or_open(_whole)),
+    "probability": ("a number", _number),
+    "rank": ("a whole number", _or_open(_whole)),
+}
 _WITH_EFFECT = ("activation", "output_gradient", "batch")
 
 
@@ -27,6 +80,10 @@ def check_fault(fault: Fault) -> None:
     Raises:
         InjectionError: names the field, its value, and what is allowed.
     """
+    for name, (words, fits) in _TYPES.items():
+        value = getattr(fault, name)
+        if not fits(value):
+            raise InjectionError(f"{name} {_shown(value)}", next_step=words)
     for name, allowed in _ALLOWED.items():
         value = getattr(fault, name)
         if value not in allowed:

@@ -82,10 +82,10 @@ def report(notes: Sequence[dict[str, Any]], say: Say) -> int:
             say(f"the plan was refused: {note['refused']}")
             continue
         for event in events_of(Path(note["journal"]), since=note["size"]):
-            if event["event"] == "fired":
+            if event.get("event") == "fired":
                 fired += 1
                 say(_fired(event))
-            elif event["event"] == "missed":
+            elif event.get("event") == "missed":
                 missed.append(event)
     for event in missed:
         where = f" of rank {event['rank']}" if event["rank"] else ""

@@ -37,7 +37,7 @@ class Hits:
     """What a fault has done so far.
 
     Attributes:
-        touched: the words that it wrote to last, by ascending index.
+        touched: the elements that it wrote to last, by ascending index.
         fired: at how many steps.
         last_step: the last of them; None if there is none.
     """
@@ -115,13 +115,13 @@ class DevicePlan:
             part = rows[start : start + len(planned.words)]
             start += len(planned.words)
             self._refuse_unlike(planned, part)
-            found[planned.fault] = _hits(planned, part, format_of(self._dtype).width)
+            found[planned.fault] = _hits(planned, part, self._dtype)
         return found
 
     def revert(self, tensor: torch.Tensor) -> tuple[int, ...]:
-        """Put words back to what they were before their fault fired last; waits for the device.
+        """Put elements back to what they were before their fault fired last; waits for the device.
 
-        A word that is not what was injected any more is left alone: it has been written to since,
+        One that is not what was injected any more is left alone: it has been written to since,
         or the tensor has become too small to have it.
 
         Args:
@@ -143,12 +143,14 @@ class DevicePlan:
         recorded = _joined([x.recorded for x in self._planned])
         places = offsets(integers, words.clamp(max=integers.numel() - 1))
         left = torch.zeros(len(words), dtype=torch.bool, device=log.device)
+        parts = _parts(self._dtype)
         # the newest first: a later fault may have hit the same word
         fired = log[:, FIRED] > 0
         for step in sorted(set(log[fired, STEP].tolist()), reverse=True):
             of_step = fired & (log[:, STEP] == step)
             there = unsigned(row[places])
             same = of_step & (there == log[:, AFTER]) & (words < integers.numel())
+            same = same.view(-1, parts).all(1).repeat_interleave(parts)  # an element, or nothing
             found = write(row, places, there, log[:, BEFORE], same)
             if bool((same & (found != log[:, BEFORE])).any()):
                 raise InjectionError(f"a word of {self._name} did not take its old value")
@@ -199,25 +201,40 @@ def _rows(planned: Sequence[Planned]) -> NDArray[np.int64]:
     for one in planned:
         part = found[start : start + len(one.words)]
         start += len(one.words)
-        masks = one.masks
         part[:, 0] = one.words
-        part[:, 1:] = [
-            *map(signed64, masks[:3]), masks.exponent, one.first_step, one.last_step,
-            round(one.probability * CERTAIN), signed64(one.key),
-        ]  # fmt: skip
+        for half, masks in enumerate(one.masks):
+            part[half :: len(one.masks), 1:] = [
+                *map(signed64, masks[:3]), masks.exponent, one.first_step, one.last_step,
+                round(one.probability * CERTAIN), signed64(one.key),
+            ]  # fmt: skip
     return found
 
 
-def _hits(planned: Planned, rows: NDArray[np.int64], width: int) -> Hits:
+def _parts(dtype: torch.dtype) -> int:
+    """Words of an element; they follow each other in a plan."""
+    return 2 if dtype.is_complex else 1
+
+
+def _hits(planned: Planned, rows: NDArray[np.int64], dtype: torch.dtype) -> Hits:
     fired = rows[:, FIRED] > 0
-    mask = (1 << width) - 1
-    order = np.argsort(planned.recorded[fired], kind="stable")
-    words = zip(planned.recorded[fired][order], rows[fired][order], strict=True)
+    parts, width = _parts(dtype), format_of(dtype).width
+    rows, indices = rows[fired], planned.recorded[fired][::parts]
+    before, after = _numbers(rows[:, BEFORE], parts, width), _numbers(rows[:, AFTER], parts, width)
     touched = tuple(
-        Touched(int(index), int(row[BEFORE]) & mask, int(row[AFTER]) & mask) for index, row in words
+        Touched(int(indices[at]), before[at], after[at])
+        for at in np.argsort(indices, kind="stable")
     )
-    last = int(rows[fired, STEP].max()) if touched else None
+    last = int(rows[:, STEP].max()) if touched else None
     return Hits(touched, int(rows[:, FIRED].max(initial=0)), last)
+
+
+def _numbers(words: NDArray[np.int64], parts: int, width: int) -> list[int]:
+    """Elements as unsigned numbers, the first of their words lowest."""
+    mask = (1 << width) - 1
+    return [
+        sum((int(word) & mask) << width * part for part, word in enumerate(element))
+        for element in words.reshape(-1, parts)
+    ]
 
 
 def _refuse_doubles(planned: Sequence[Planned], name: str) -> None:
@@ -229,10 +246,11 @@ def _refuse_doubles(planned: Sequence[Planned], name: str) -> None:
     last = np.concatenate([np.full(len(x.words), x.last_step) for x in planned])
     order = np.lexsort((first, words))
     words, first, last = words[order], first[order], last[order]
+    recorded = _joined([x.recorded for x in planned])[order]
     # sorted by first step, so that those that overlap have neighbours that do
     double = np.flatnonzero((words[1:] == words[:-1]) & (first[1:] <= last[:-1]))
     if len(double):
         raise InjectionError(
-            f"word {words[double[0]]} of {name} is hit twice at step {first[double[0] + 1]}",
+            f"element {recorded[double[0]]} of {name} is hit twice at step {first[double[0] + 1]}",
             next_step="give another index, or one fault with several bits",
         )

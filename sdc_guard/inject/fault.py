@@ -56,11 +56,12 @@ class Fault:
         step: the first step that meets it.
         tensor: name, or pattern as of fnmatch, of the parameter, buffer or module; None for any.
         index: the first element, flattened row by row or by shape; a byte, of a file.
-        bit: one bit of it, 0 the lowest; short for `bits` of one.
-        bits: several bits of the same word.
+        bit: one bit of it, 0 the lowest; short for `bits` of one. Those of a complex element are
+            its real half's and, from there on, its imaginary half's.
+        bits: several bits of the same element.
         change: "flip", "stuck_at_0", "stuck_at_1" of those bits; "zero" or "set" (to `value`) the
             element; "scale" it by 2**`exponent`.
-        value: of "set".
+        value: of "set"; a complex element gets it as its real half, and 0 as the other.
         exponent: of "scale".
         pattern: "element" alone; its "row" or "column" of the last two dimensions; a "tile" of
             `height` × `width`; a "lane": every `period`-th element, `width` of them each time,
@@ -101,7 +102,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Touched:
-    """One word that a fault wrote to. Bits are unsigned numbers."""
+    """One element that a fault wrote to. Bits are unsigned numbers; see Fault.bit."""
 
     index: int
     before: int
@@ -122,7 +123,7 @@ class InjectionRecord:
         fault: number of the fault in its plan, from 0.
         site, step, rank, seed: of the fault.
         tensor: name of what was hit.
-        touched: every word that was written to, in the order of the indices.
+        touched: every element that was written to, in the order of the indices.
         backend: "eager" or "compiled": the same fault may do another thing in each.
         note: what was done besides what was asked for; empty for nothing.
     """

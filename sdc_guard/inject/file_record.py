@@ -10,8 +10,13 @@ from typing import Any, Final
 from ..errors import InjectionError
 from ..plain_json import plain
 from ..store.atomic import publish_text
+from .checked import check_fault
 from .fault import Fault, Touched
 
+# a document of any other shape shows as one of these
+_DAMAGED: Final = (
+    ValueError, TypeError, KeyError, AttributeError, RecursionError, InjectionError,
+)  # fmt: skip
 _SCHEMA: Final = {"name": "sdc-guard.injected-file", "version": 1}
 
 
@@ -23,8 +28,8 @@ class FileInjection:
         seed: of what the fault left open.
         fault: as it was asked for.
         tensor: name of the tensor in the file; None for the file's bytes.
-        dtype: of its words.
-        touched: the words that were written to, by their index in the tensor or the file.
+        dtype: of its elements.
+        touched: the elements that were written to, by their index in the tensor or the file.
         bytes: the bytes that changed, by their offset in the file.
     """
 
@@ -44,12 +49,6 @@ class FileInjection:
 def record_of(path: Path) -> Path:
     """The record beside a file."""
     return path.with_name(path.name + ".injected.json")
-
-
-def add_injection(path: Path, injection: FileInjection) -> None:
-    """Add to the record of a file."""
-    before = read_injections(path) if record_of(path).is_file() else []
-    write_injections(path, [*before, injection])
 
 
 def write_injections(path: Path, injections: list[FileInjection]) -> None:
@@ -77,8 +76,14 @@ def read_injections(path: Path) -> list[FileInjection]:
             where=str(path),
             next_step=f"{record.name} beside it would be one",
         ) from None
-    except (ValueError, TypeError, KeyError):
-        raise InjectionError("the record of injections is damaged", where=str(record)) from None
+    except OSError as error:
+        raise InjectionError(
+            f"the record of injections cannot be read: {error.strerror}", where=str(record)
+        ) from None
+    except _DAMAGED:
+        raise InjectionError(
+            "the record of injections is damaged", where=str(record), next_step="move it away"
+        ) from None
 
 
 def _injection(content: dict[str, Any]) -> FileInjection:
@@ -88,7 +93,16 @@ def _injection(content: dict[str, Any]) -> FileInjection:
     }
     if isinstance(fault["value"], str):  # what JSON has no number for
         fault["value"] = float(fault["value"])
-    words: dict[str, Any] = {
-        name: tuple(Touched(**word) for word in content[name]) for name in ("touched", "bytes")
-    }
-    return FileInjection(**content | {"fault": Fault(**fault), **words})
+    told = Fault(**fault)
+    check_fault(told)
+    touched, places = (_words(content[name]) for name in ("touched", "bytes"))
+    if any(max(byte.before, byte.after) > 255 or byte.index >= 2**63 for byte in places):
+        raise ValueError("no byte of a file")
+    return FileInjection(**content | {"fault": told, "touched": touched, "bytes": places})
+
+
+def _words(listed: list[dict[str, Any]]) -> tuple[Touched, ...]:
+    for word in listed:
+        if not all(isinstance(x, int) and x >= 0 for x in word.values()):
+            raise ValueError("no unsigned numbers")
+    return tuple(Touched(**word) for word in listed)

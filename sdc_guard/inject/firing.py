@@ -45,6 +45,7 @@ class Firing:
         rank: of this process.
         journal: told of what is planned, fired and missed.
         step: the number of the step that runs now.
+        world: how many processes train.
         again: whether faults fire that the journal says have fired before.
 
     Attributes:
@@ -56,9 +57,10 @@ class Firing:
     """
 
     def __init__(
-        self, seed: int, rank: int, journal: Journal, step: Callable[[], int], *, again: bool
-    ) -> None:
-        self.seed, self.rank, self.step = seed, rank, step
+        self, seed: int, rank: int, journal: Journal, step: Callable[[], int], *,
+        world: int, again: bool,
+    ) -> None:  # fmt: skip
+        self.seed, self.rank, self.world, self.step = seed, rank, world, step
         self.plan: list[Taken] = []
         self.strikes: list[tuple[Taken, Strike]] = []
         self.missed: list[Missed] = []
@@ -83,7 +85,7 @@ class Firing:
         if any(other.key == key for other in self.plan):
             raise InjectionError(f"planned already: {fault}", next_step="give another index or bit")
         shared = scope.shared and fault.rank is None
-        taken = Taken(len(self.plan), fault, key, shared=shared)
+        taken = Taken(len(self.plan), fault, key, self.step(), shared=shared)
         if scope.known:
             taken.target = scope.choose(fault, self.draw(taken))
             check(taken.target, fault, self.draw(taken))
@@ -231,7 +233,11 @@ class Firing:
         """Read and write down everything, and say what never was due or had nothing to hit."""
         self.settle(wait=True)
         for taken in self.plan:
-            if taken.done is None and taken.fault.rank in (None, self.rank):
+            rank = taken.fault.rank
+            if self.rank == 0 and rank is not None and rank >= self.world:
+                there = f"{self.world} processes train" if self.world > 1 else "one process trains"
+                self.miss(taken, f"there is no rank {rank}: {there}", taken.fault.step)
+            elif taken.done is None and rank in (None, self.rank):
                 self.miss(taken, self._why_not(taken, first_step), taken.fault.step)
 
     def _why_not(self, taken: Taken, first_step: int) -> str:
@@ -242,6 +248,8 @@ class Firing:
             return f"the training ended before step {fault.step} did"
         if (fault.step if fault.recurrence == "once" else fault.until or first_step) < first_step:
             return f"it was over before step {first_step}, where this process began"
+        if over(fault, taken.added):
+            return f"it was over before step {taken.added}, at which it was added"
         if fault.recurrence == "intermittent":
             return "no step drew it"
         if self.untold and fault.site not in ("activation", "output_gradient"):

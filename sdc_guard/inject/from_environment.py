@@ -54,6 +54,10 @@ def injector_of_environment(
     except InjectionError as error:
         _tell(rank, refused=str(error))
         raise
+    except Exception as error:  # because the command has to hear of it, whatever it is
+        refused = InjectionError(f"{type(error).__name__}: {error}", where=path)
+        _tell(rank, refused=str(refused))
+        raise refused from error
     _attached.add(injector)
     _tell(rank, journal=str(journal), size=size)
     return injector
@@ -78,7 +82,7 @@ def _made(
     try:
         for fault in plan.faults:
             injector.add(fault)
-    except InjectionError:
+    except BaseException:
         injector.close()
         raise
     return injector

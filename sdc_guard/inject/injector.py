@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,8 @@ from .sites.site import Target
 from .taken import Missed
 
 __all__ = ["Injector", "flip_bit", "read_journal"]
+
+_log = logging.getLogger("sdc_guard")
 
 _ELSEWHERE = "a checkpoint's file is not part of the training"
 
@@ -72,7 +75,9 @@ class Injector:
         rank = rank_here()
         journal = Journal(None if run is None else Path(run).absolute(), rank)
         self._count = count
-        self._firing = Firing(seed, rank, journal, lambda: self._step, again=again)
+        self._firing = Firing(
+            seed, rank, journal, lambda: self._step, world=world_here(), again=again
+        )
         if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None):
             self._firing.backend = "compiled"
         self._at_rest = _at_rest(self._firing, model, optimizers)
@@ -136,6 +141,8 @@ class Injector:
                 that cannot be done to this dtype, or a fault that is planned already and would be
                 undone by its double.
         """
+        if not self.attached:
+            raise InjectionError("the injector is closed", next_step="add faults before")
         check_fault(fault)
         target = self._target(fault.site)
         target.watch(self._firing.take(fault, target.scope(), target.check, self._first))
@@ -170,7 +177,7 @@ class Injector:
     def forward_begins(self, args: Any, kwargs: Any) -> Any:
         """A training forward begins; called by the hook on the model."""
         self._hooks.settle()
-        self._step = self._step if self._count is None else self._count()
+        self._step = self._counted(self._step)
         self._told = True
         self._hit_state()
         return self._batch.called_with(args, kwargs)
@@ -195,13 +202,27 @@ class Injector:
 
     def step_ends(self) -> None:
         """All optimizers have stepped."""
-        self._step = self._step + 1 if self._count is None else self._count()
+        self._step = self._counted(self._step + 1)
         if not self._told:
             self._firing.untold = True
             if "torch._dynamo" in sys.modules:  # it is what swallows hooks
                 self._firing.backend = "compiled"
             self._hit_state()  # the only moment that is told of between two steps
         self._told = False
+
+    def _counted(self, by_itself: int) -> int:
+        """The number of the step; that by its own count where nobody else counts."""
+        if self._count is None:
+            return by_itself
+        try:
+            return self._count()
+        except Exception as error:  # noqa: BLE001 - because the training goes on
+            self._count = None
+            _log.warning(
+                "SDC Guard: the injector counts steps by itself from %d on, as count= raised %s: "
+                "%s", by_itself, type(error).__name__, error,
+            )  # fmt: skip
+            return by_itself
 
     def _hit_state(self) -> None:
         for target in self._at_rest.values():
@@ -241,3 +262,10 @@ def rank_here() -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return int(torch.distributed.get_rank())
     return int(os.environ.get("RANK", 0))
+
+
+def world_here() -> int:
+    """How many processes train together."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return int(torch.distributed.get_world_size())
+    return int(os.environ.get("WORLD_SIZE", 1))

@@ -10,11 +10,17 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 from ..errors import InjectionError
 from .fault import InjectionRecord, Touched
 
+# of what is told to the user when a command has ended
+_SAID: Final[dict[str, tuple[tuple[str, type], ...]]] = {
+    "missed": (("fault", int), ("site", str), ("rank", int), ("reason", str)),
+    "fired": (("step", int), ("site", str), ("rank", int), ("tensor", str)),
+    "firing": (("step", int),),
+}
 JOURNAL = Path("inject") / "journal.jsonl"
 
 
@@ -120,15 +126,28 @@ def _lines(path: Path, since: int = 0) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(path.read_bytes()[since:].split(b"\n")[:-1], 1):
         try:
             found = json.loads(line)
-            if _event(found) == "fired":
-                _record(found)
-        except (ValueError, TypeError, KeyError):
+            _check(found)
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise InjectionError(
                 f"line {number} of the injection journal cannot be read",
                 where=str(path),
                 next_step="remove the line, or use a new run folder",
             ) from None
         yield found
+
+
+def _check(line: Any) -> None:
+    """Refuse, by whatever error, what no injector writes."""
+    if not isinstance(line, dict):
+        raise TypeError("no object")
+    event = _event(line)
+    if event == "fired":
+        _record(line)
+    if event in ("fired", "firing"):
+        hash((line.get("key"), line["step"]))
+    wanted = _SAID.get(event, ())
+    if not all(isinstance(line[name], kind) for name, kind in wanted):
+        raise TypeError("of another type")
 
 
 def _event(line: dict[str, Any]) -> str:
@@ -138,4 +157,6 @@ def _event(line: dict[str, Any]) -> str:
 def _record(line: dict[str, Any]) -> InjectionRecord:
     content = {name: value for name, value in line.items() if name not in ("event", "key")}
     touched = tuple(Touched(**word) for word in content.pop("touched"))
+    if not all(isinstance(x, int) for word in touched for x in (word.before, word.after)):
+        raise TypeError("no bits")
     return InjectionRecord(**content, touched=touched)

@@ -17,7 +17,7 @@ from .fault import CHANGES, Change
 from .formats import WordFormat, format_of
 
 WIDEST_SCALE: Final = 2200  # float64 spans 2^-1074 to 2^1024: more moves every number out of it
-_OF_BITS: Final = ("flip", "stuck_at_0", "stuck_at_1")
+OF_BITS: Final = ("flip", "stuck_at_0", "stuck_at_1")
 
 
 class Masks(NamedTuple):
@@ -42,8 +42,7 @@ def masks(
 
     Args:
         bits: of "flip", "stuck_at_0" and "stuck_at_1", which need them; others take none.
-        value: of "set", rounded to the dtype as torch does; of a complex tensor, what one half of
-            an element becomes.
+        value: of "set", rounded to the dtype as torch does; of a complex one, for one half.
         exponent: of "scale": 2 to which power to multiply by.
         name: of the tensor, for messages.
 
@@ -90,6 +89,8 @@ def encoded(value: float | None, dtype: torch.dtype, name: str = "the tensor") -
         if not limits.min <= value <= limits.max:  # a NaN is not either
             raise InjectionError(f"value {value} is outside of {dtype}, of which {name} is")
         value = int(value)
+    else:
+        value = float(value)  # torch takes no int beyond 64 bits
     word = as_integers(torch.tensor(value, dtype=element))
     return int(word) & (1 << 8 * word.element_size()) - 1
 
@@ -98,7 +99,7 @@ def _refuse_what_it_does_not_take(
     change: Change, bits: Sequence[int], value: float | None, exponent: int | None
 ) -> None:
     given = {
-        "bits": (bool(bits), change in _OF_BITS),
+        "bits": (bool(bits), change in OF_BITS),
         "a value": (value is not None, change == "set"),
         "an exponent": (exponent is not None, change == "scale"),
     }

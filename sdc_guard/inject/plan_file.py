@@ -62,9 +62,11 @@ def read_plan(path: Path) -> Plan:
             and what is allowed.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark before it
         content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise InjectionError("no TOML: nested too deep", where=str(path)) from None
+    except ValueError as error:  # of TOML, of UTF-8, or of a number with thousands of digits
         raise InjectionError(f"no TOML: {error}", where=str(path)) from None
     except OSError as error:
         raise InjectionError(

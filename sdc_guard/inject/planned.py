@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ..errors import InjectionError
 from ..signals.placement import local
-from .bits import refuse_unfit, size_of
+from .bits import refuse_unfit
 from .fault import Draw, Fault
-from .masks import Masks, masks
+from .masks import OF_BITS, Masks, masks
 from .patterns import elements, flat_index
 from .shards import held_by_this_rank
 
@@ -27,9 +27,11 @@ class Planned:
     Attributes:
         fault: its number.
         words: int64: indices of the words that it hits, in the tensor that it is applied to,
-            flattened row by row. Empty on a rank that holds none of them.
-        recorded: int64: the same words' indices in the whole tensor, where that is distributed.
-        masks: what is done to each.
+            flattened row by row. Empty on a rank that holds none of them. Of a complex element
+            both are there, the real half first, also where one of them stays as it is.
+        recorded: int64: the index of each word's element, in the whole tensor where that is
+            distributed.
+        masks: what is done to the word of an element; of a complex one, to each half.
         first_step, last_step: between which it may fire, both included.
         probability: of each of these steps.
         key: of its draws; see `operation.due`.
@@ -39,7 +41,7 @@ class Planned:
     fault: int
     words: NDArray[np.int64]
     recorded: NDArray[np.int64]
-    masks: Masks
+    masks: tuple[Masks, ...]
     first_step: int
     last_step: int
     probability: float = 1.0
@@ -67,22 +69,17 @@ def plan_fault(
     refuse_unfit(part, name)
     if not tensor.numel():
         raise InjectionError(f"{name} of shape {list(tensor.shape)} has no element")
-    whole, parts, clipped = _words(fault, tensor, draw, name)
-    found = held_by_this_rank(whole // parts, tensor, name)
+    whole, clipped = _elements(fault, tensor, draw, name)
+    found = held_by_this_rank(whole, tensor, name)
     here = found >= 0
+    made = _masks(fault, tensor.dtype, _bits(fault, part, draw, name), name)
+    halves = np.arange(len(made), dtype=np.int64)
     first, last = _steps(fault)
     return Planned(
         number,
-        (found * parts + whole % parts)[here],
-        whole[here],
-        masks(
-            fault.change,
-            tensor.dtype,
-            bits=_bits(fault, part, draw, name),
-            value=fault.value,
-            exponent=fault.exponent,
-            name=name,
-        ),
+        (found[here][:, None] * len(made) + halves).ravel(),
+        whole[here].repeat(len(made)),
+        made,
         first,
         last,
         _probability(fault),
@@ -91,33 +88,45 @@ def plan_fault(
     )
 
 
-def _words(
+def _elements(
     fault: Fault, tensor: torch.Tensor, draw: Draw, name: str
-) -> tuple[NDArray[np.int64], int, bool]:
-    """Indices of words in the whole tensor, words of an element, and whether it was clipped.
-
-    Of a complex tensor a flat index is one of words, and a place may name the half as well. A
-    pattern hits the same half of each element.
-    """
+) -> tuple[NDArray[np.int64], bool]:
+    """Indices of elements in the whole tensor, and whether the pattern was clipped."""
     shape = list(tensor.shape)
-    parts = 2 if tensor.is_complex() else 1
-    words_shape = [*shape, 2] if parts == 2 else shape
-    index = fault.index
-    if index is None:
-        index = draw.below(parts * tensor.numel(), "index")
-    elif isinstance(index, tuple) and parts == 2 and len(index) == len(shape):
-        index = (*index, 0)
-    word = flat_index(index, words_shape, name)
-    found = elements(
+    index = draw.below(tensor.numel(), "index") if fault.index is None else fault.index
+    return elements(
         fault.pattern,
-        word // parts,
+        flat_index(index, shape, name),
         shape,
         height=fault.height,
         width=fault.width,
         period=fault.period,
         name=name,
     )
-    return found.indices * parts + word % parts, parts, found.clipped
+
+
+def _masks(fault: Fault, dtype: torch.dtype, bits: tuple[int, ...], name: str) -> tuple[Masks, ...]:
+    """What is done to each word of an element: one, or the halves of a complex number.
+
+    The bits of a complex number count through its real half, and on through the imaginary one.
+    """
+    change, value, exponent = fault.change, fault.value, fault.exponent
+    if not dtype.is_complex:
+        return (masks(change, dtype, bits=bits, value=value, exponent=exponent, name=name),)
+    half = 4 * dtype.itemsize
+    if change not in OF_BITS:
+        real = masks(change, dtype, bits=bits, value=value, exponent=exponent, name=name)
+        return real, masks("zero", dtype) if change == "set" else real
+    if outside := [bit for bit in bits if not 0 <= bit < 2 * half]:
+        raise InjectionError(
+            f"bit {outside[0]} is outside {name} of {dtype}", next_step=f"0 to {2 * half - 1}"
+        )
+    low = [bit for bit in bits if bit < half]
+    high = [bit - half for bit in bits if bit >= half]
+    as_it_is = Masks((1 << half) - 1, 0, 0)
+    made = [masks(change, dtype, bits=x, name=name) if x else as_it_is for x in (low, high)]
+    # no bit at all is refused as of any other dtype
+    return tuple(made) if bits else (masks(change, dtype, name=name),)
 
 
 def _bits(fault: Fault, tensor: torch.Tensor, draw: Draw, name: str) -> tuple[int, ...]:
@@ -127,8 +136,8 @@ def _bits(fault: Fault, tensor: torch.Tensor, draw: Draw, name: str) -> tuple[in
         return fault.bits
     if fault.bit is not None:
         return (fault.bit,)
-    if fault.change in ("flip", "stuck_at_0", "stuck_at_1"):
-        return (draw.below(size_of(tensor)[1], "bit"),)
+    if fault.change in OF_BITS:
+        return (draw.below(8 * tensor.element_size(), "bit"),)
     return ()
 
 

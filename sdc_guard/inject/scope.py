@@ -20,7 +20,7 @@ class Scope:
 
     Attributes:
         site: of the fault.
-        sizes: name to number of words; None where it is unknown before the target has run.
+        sizes: name to number of elements; None where it is unknown before the target has run.
         skipped: name of what cannot be hit to the reason.
         named_only: what is hit where it is named, and not drawn.
         aliases: other names.

@@ -11,7 +11,7 @@ from ..device_tables import upload
 from ..errors import InjectionError
 from ..evidence import HostCopy
 from ..signals.placement import local
-from .bits import as_integers, memory, offsets, size_of
+from .bits import as_integers, memory, offsets
 from .device_plan import DevicePlan
 from .fault import Draw, Fault, Touched
 from .operation import AFTER
@@ -110,7 +110,7 @@ def _held(fault: Fault, number: int, tensor: torch.Tensor, draw: Draw, name: str
         return planned
     if fault.index is None and part.numel():
         for attempt in range(1, _ATTEMPTS):
-            index = draw.below(size_of(tensor)[0], f"index {attempt}")
+            index = draw.below(tensor.numel(), f"index {attempt}")
             planned = plan_fault(replace(fault, index=index), number, tensor, draw, name)
             if len(planned.words):
                 return planned

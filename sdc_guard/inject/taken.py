@@ -15,6 +15,7 @@ class Taken:
         number: in the plan, from 0.
         fault: as given.
         key: what tells it from others in the journal.
+        added: number of the step that ran when it was added.
         target: name of the tensor or module; None where only the first step that meets it shows
             what there is.
         shared: whether all ranks draw the same: they hold parts of one tensor.
@@ -24,6 +25,7 @@ class Taken:
     number: int
     fault: Fault
     key: str
+    added: int = 0
     target: str | None = None
     shared: bool = False
     done: int | None = None

@@ -129,6 +129,20 @@ def test_a_plan_for_another_model_is_refused_in_one_line(here: Path, notes: Path
     assert said[0].startswith("the plan was refused: no parameter named 'head.*' (one of weight, b")
 
 
+def test_whatever_is_wrong_with_a_plan_is_told(
+    here: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def surprised(*_: object) -> None:
+        raise OverflowError("too large")
+
+    monkeypatch.setattr("sdc_guard.inject.injector.Injector.add", surprised)
+    with pytest.raises(InjectionError, match="OverflowError: too large"):
+        guard_of(here / "run")
+    fired, said = told(notes)
+    assert fired == 0
+    assert said[0].startswith("the plan was refused: OverflowError: too large")
+
+
 def test_a_plan_that_is_not_reached_says_so_and_a_second_guard_has_none(
     here: Path, notes: Path
 ) -> None:

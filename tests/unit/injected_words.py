@@ -119,6 +119,16 @@ def changed(word: int, fault: Fault, dtype: torch.dtype) -> int:
     return scaled(word, fault.exponent, dtype)
 
 
+def changed_element(bits: int, fault: Fault, dtype: torch.dtype) -> int:
+    """What a fault makes of an element: of a complex one the real half has the lower bits."""
+    if not dtype.is_complex or fault.change in ("flip", "stuck_at_0", "stuck_at_1"):
+        return changed(bits, fault, dtype)
+    width = width_of(dtype)
+    imaginary, real = divmod(bits, 1 << width)
+    other = 0 if fault.change == "set" else changed(imaginary, fault, dtype)
+    return changed(real, fault, dtype) | other << width
+
+
 def elements(fault: Fault, shape: tuple[int, ...], first: int) -> list[int]:
     """The elements of a fault's pattern, as numpy's slices have them."""
     number = np.arange(math.prod(shape)).reshape(shape)
@@ -140,22 +150,18 @@ def elements(fault: Fault, shape: tuple[int, ...], first: int) -> list[int]:
     return sorted(blocks[fault.pattern].ravel().tolist())
 
 
-class Words:
-    """The words of a tensor, by index, in the bytes of its storage."""
+class Elements:
+    """The elements of a tensor, by index, in the bytes of its storage."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._size = width_of(tensor.dtype) // 8
-        self._parts = tensor.element_size() // self._size
         self._first, self._strides = tensor.storage_offset(), tensor.stride()
-        self._element, self._shape = tensor.element_size(), tensor.shape
+        self._size, self._shape = tensor.element_size(), tensor.shape
 
-    def slice(self, word: int) -> slice:
-        """Where a word's bytes are."""
-        element, part = divmod(word, self._parts)
+    def slice(self, element: int) -> slice:
+        """Where an element's bytes are."""
         place = np.unravel_index(element, self._shape) if self._shape else ()
         steps = zip(place, self._strides, strict=True)
-        at = self._first + sum(int(x) * stride for x, stride in steps)
-        start = at * self._element + part * self._size
+        start = (self._first + sum(int(x) * stride for x, stride in steps)) * self._size
         return slice(start, start + self._size)
 
 
@@ -186,19 +192,18 @@ def tensors(draw: st.DrawFn, dtypes: list[torch.dtype] = DTYPES) -> torch.Tensor
 @st.composite
 def faults(draw: st.DrawFn, tensor: torch.Tensor, step: int) -> Fault:
     """A fault of this tensor, at one step."""
-    dtype, width = tensor.dtype, width_of(tensor.dtype)
+    dtype = tensor.dtype
     changes = ["flip", "stuck_at_0", "stuck_at_1", "zero"]
     changes += [] if dtype == torch.float4_e2m1fn_x2 else ["set"]
     change = draw(st.sampled_from([*changes, "scale"] if dtype in (*FLOATS, *COMPLEX) else changes))
     values = [1.0, 2.0, 64.0] if dtype == torch.float8_e8m0fnu else [0.0, 1.0, 3.0, 96.0]
     values += [-1.0, -80.0, 0.3] if dtype in NUMBERS or str(dtype)[6:9] == "int" else []
-    bits = draw(st.sets(st.integers(0, width - 1), min_size=1, max_size=4))
+    bits = draw(st.sets(st.integers(0, 8 * dtype.itemsize - 1), min_size=1, max_size=4))
     period = draw(st.integers(1, 40))
-    words = tensor.numel() * (2 if dtype.is_complex else 1)
     return Fault(
         "weight",
         step,
-        index=draw(st.integers(0, words - 1)),
+        index=draw(st.integers(0, tensor.numel() - 1)),
         bits=tuple(bits) if change in changes[:3] else None,
         change=change,  # type: ignore[arg-type]
         value=draw(st.sampled_from(values)) if change == "set" else None,
@@ -211,18 +216,16 @@ def faults(draw: st.DrawFn, tensor: torch.Tensor, step: int) -> Fault:
 
 
 def expected(memory: bytearray, tensor: torch.Tensor, fault: Fault) -> list[tuple[int, int, int]]:
-    """Do a fault to the bytes of a tensor's storage; (index, before, after) of each word."""
+    """Do a fault to the bytes of a tensor's storage; (index, before, after) of each element."""
     assert isinstance(fault.index, int)
-    words, parts = Words(tensor), 2 if tensor.is_complex() else 1
-    element, part = divmod(fault.index, parts)
+    places = Elements(tensor)
     touched = []
-    for hit in elements(fault, tuple(tensor.shape), element):
-        word = hit * parts + part
-        where = words.slice(word)
+    for hit in elements(fault, tuple(tensor.shape), fault.index):
+        where = places.slice(hit)
         before = int.from_bytes(memory[where], "little")
-        after = changed(before, fault, tensor.dtype)
+        after = changed_element(before, fault, tensor.dtype)
         memory[where] = after.to_bytes(where.stop - where.start, "little")
-        touched.append((word, before, after))
+        touched.append((hit, before, after))
     return sorted(touched)
 
 

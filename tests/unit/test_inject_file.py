@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -139,11 +141,91 @@ def test_what_cannot_be_done_leaves_no_trace(saved: Path, tmp_path: Path) -> Non
     assert saved.read_bytes() == content
 
 
+@pytest.mark.parametrize("name", ["file.injected.json", "file", "out"])
+def test_a_disk_that_is_full_leaves_file_and_record_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path, out = tmp_path / "file", tmp_path / "out" if name == "out" else None
+    path.write_bytes(bytes(8))
+    corrupt_file(path, Fault("file", 0, index=1, bit=0), 0)
+    before = {x.name: x.read_bytes() for x in tmp_path.iterdir()}
+    synced = os.fsync
+    full = [True]
+
+    def fsync(descriptor: int) -> None:
+        written = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        if full and (written == name or written.startswith(f".{name}.")):
+            full.clear()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(InjectionError, match="cannot be written: No space left on device") as error:
+        corrupt_file(path, Fault("file", 0, index=5, bit=0), 0, out=out)
+    assert error.value.where == str(out or path)
+    assert {x.name: x.read_bytes() for x in tmp_path.iterdir()} == before
+
+
+def test_a_record_that_cannot_be_written_is_known_before_the_file_is_touched(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(8))
+    record_of(path).mkdir()
+    with pytest.raises(InjectionError, match="the record of injections cannot be read: Is a dir"):
+        corrupt_file(path, Fault("file", 0, index=5, bit=0), 0)
+    assert path.read_bytes() == bytes(8)
+    (tmp_path / "out.injected.json").write_text("of another copy")
+    with pytest.raises(InjectionError, match=r"there already: .*out.injected.json"):
+        corrupt_file(path, Fault("file", 0, index=5, bit=0), 0, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_killed_process_recorded_and_did_not_write_is_nothing_to_put_back(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(8))
+    corrupt_file(path, Fault("file", 0, index=5, bit=0), 0)
+    path.write_bytes(bytes(8))
+    assert revert_file(path) == (0, [])
+    assert not record_of(path).exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"fault": None}, {"fault": {}}, {"fault": []}, {"bytes": None}, {"bytes": [3]},
+        {"bytes": [{"index": 5, "before": 999, "after": 1}]},
+        {"bytes": [{"index": -5, "before": 9, "after": 1}]},
+        {"bytes": [{"index": 10**30, "before": 9, "after": 1}]},
+        {"touched": [{"index": "5", "before": 9, "after": 1}]}, {"other": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_record_is_one_line(tmp_path: Path, damage: dict[str, Any]) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(8))
+    corrupt_file(path, Fault("file", 0, index=5, bit=0), 0)
+    content = path.read_bytes()
+    truth = json.loads(record_of(path).read_text())
+    truth["injections"][0] |= damage
+    for text in (json.dumps(truth), "[]", '{"injections":[null]}', "[" * 100_000, "9" * 5000):
+        record_of(path).write_text(text)
+        for again in (revert_file, lambda x: corrupt_file(x, Fault("file", 0, index=5), 0)):
+            with pytest.raises(InjectionError, match="the record of injections is damaged"):
+                again(path)
+    assert path.read_bytes() == content
+
+
 def test_the_command(saved: Path, tmp_path: Path) -> None:
     def run(*arguments: Any) -> tuple[int, str]:
         done = CliRunner().invoke(main, ["inject", "--file", *map(str, arguments)])
         return done.exit_code, done.output
 
+    done = CliRunner().invoke(main, ["inject", "--in-place", "plan.toml", "--", "true"])
+    assert (done.exit_code, done.output.count("\n")) == (2, 1), done.output
+    assert "--in-place without --file (leave it out)" in done.output
     content = saved.read_bytes()
     for arguments, message in (
         ((saved,), "where to? (-o COPY, or --in-place)"),
@@ -151,6 +233,7 @@ def test_the_command(saved: Path, tmp_path: Path) -> None:
         ((saved, "--in-place", "--index", 3), "--index without --tensor"),
         ((saved, "--in-place", "--bits", "3,x"), "no bits: 3,x"),
         ((saved, "--revert"), "there is no record"),
+        ((saved, "--in-place", "--again"), "--again with --file (leave it out)"),
         ((tmp_path, "--in-place"), "a folder: name one of its files"),
         ((tmp_path / "no", "--in-place"), "no such file"),
     ):

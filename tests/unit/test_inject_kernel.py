@@ -208,9 +208,8 @@ def bytes_of(count: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def flipped(tensor: torch.Tensor) -> bytes:
-    """The bit 0 of word 5 of a tensor that is the transpose of 4 × 2 elements."""
-    word, part = divmod(5, 2 if tensor.is_complex() else 1)
-    row, column = divmod(word, 4)
+    """The bit 0 of element 5 of a tensor that is the transpose of 4 × 2 elements."""
+    row, column = divmod(5, 4)
     found = bytearray(8 * tensor.element_size())
-    found[(column * 2 + row) * tensor.element_size() + part * tensor.element_size() // 2] = 1
+    found[(column * 2 + row) * tensor.element_size()] = 1
     return bytes(found)

@@ -13,7 +13,7 @@ import torch
 from device_waits import Waits, fake_device
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from injected_words import Words, expected, faults, storage, tensors, width_of
+from injected_words import Elements, expected, faults, storage, tensors, width_of
 
 from sdc_guard.errors import InjectionError
 from sdc_guard.inject import operation
@@ -67,7 +67,7 @@ def test_what_was_written_to_since_is_left_alone(data: st.DataObject) -> None:
     word = data.draw(st.sampled_from(plan.hits()[0].touched))
     bit = data.draw(st.integers(0, 7))
     plan_of(tensor, Fault("weight", 6, index=word.index, bit=bit)).apply(tensor, at(6))
-    where = Words(tensor).slice(word.index)
+    where = Elements(tensor).slice(word.index)
     memory[where] = (word.after ^ 1 << bit).to_bytes(where.stop - where.start, "little")
     assert plan.revert(tensor) == (word.index,)
     assert storage(tensor) == memory
@@ -194,7 +194,7 @@ def test_two_faults_may_not_hit_a_word_at_one_step() -> None:
     tensor = torch.zeros(4, 4)
     row = Fault("weight", 3, index=4, bit=1, pattern="row", recurrence="persistent", until=8)
     column = Fault("weight", 8, index=2, bit=1, pattern="column")
-    with pytest.raises(InjectionError, match="word 6 of w is hit twice at step 8"):
+    with pytest.raises(InjectionError, match="element 6 of w is hit twice at step 8"):
         plan_of(tensor, row, column)
     plan_of(tensor, row, replace(column, step=9))
     plan_of(tensor, row, replace(column, step=2))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from injected_words import elements as by_slices
 
 from sdc_guard.errors import InjectionError
-from sdc_guard.inject.fault import PATTERNS, Draw, Fault
+from sdc_guard.inject.device_plan import DevicePlan
+from sdc_guard.inject.fault import PATTERNS, Draw, Fault, Touched
 from sdc_guard.inject.patterns import MOST_ELEMENTS, elements, flat_index
 from sdc_guard.inject.planned import plan_fault
 
@@ -110,16 +111,40 @@ def test_a_tile_beyond_the_edge_says_so() -> None:
     assert (planned.clipped, planned.words.tolist()) == (True, [10, 11])
 
 
-def test_a_pattern_of_a_complex_tensor_hits_one_half_of_its_elements() -> None:
-    tensor = torch.zeros(2, 3, dtype=torch.complex64)
+def test_an_element_of_a_complex_tensor_is_the_same_by_count_and_by_place() -> None:
+    def hit(**options: Any) -> tuple[torch.Tensor, tuple[Touched, ...]]:
+        tensor = torch.complex(torch.arange(1.0, 7), -torch.arange(1.0, 7)).view(2, 3)
+        planned = plan_fault(Fault("buffer", 0, **options), 0, tensor, Draw(0, "buffer", 0, 0))
+        plan = DevicePlan([planned], tensor.dtype, tensor.device)
+        plan.apply(tensor, torch.tensor(0))
+        return tensor, plan.hits()[0].touched
 
-    def words(**options: Any) -> list[int]:
-        fault = Fault("weight", 0, bit=0, **options)
-        return plan_fault(fault, 0, tensor, Draw(0, "weight", 0, 0)).words.tolist()
+    for index in (4, (1, 1)):
+        tensor, touched = hit(index=index, change="zero")
+        assert tensor.tolist() == [[1 - 1j, 2 - 2j, 3 - 3j], [4 - 4j, 0, 6 - 6j]]
+        assert touched == (Touched(4, 0xC0A00000_40A00000, 0),)
+        assert hit(index=index, change="set", value=9.0)[0][1, 1] == 9
+        assert hit(index=index, change="scale", exponent=2)[0][1, 1] == 20 - 20j
+        assert hit(index=index, bit=31)[0][1, 1] == -5 - 5j
+        tensor, touched = hit(index=index, bits=(31, 63), pattern="row")
+        assert tensor.tolist() == [[1 - 1j, 2 - 2j, 3 - 3j], [-4 + 4j, -5 + 5j, -6 + 6j]]
+        assert [(x.index, x.bits) for x in touched] == [(x, [31, 63]) for x in (3, 4, 5)]
+        assert hit(index=index, bit=63, pattern="column")[0][:, 1].tolist() == [2 + 2j, 5 + 5j]
+    for options, message in (
+        ({"index": 6}, "index 6 is outside the tensor of shape"),
+        ({"index": (1, 1, 1)}, "index .1, 1, 1. is outside the tensor"),
+        ({"index": 0, "bit": 64}, "bit 64 is outside the tensor of torch.complex64 .0 to 63"),
+    ):
+        with pytest.raises(InjectionError, match=message):
+            hit(**options)
+    drawn = [_masks_of(seed, torch.zeros(3, dtype=torch.complex64)) for seed in range(20)]
+    assert {half for half, _ in drawn} == {0, 1}  # an open bit is of either half
 
-    assert words(index=9, pattern="row") == [7, 9, 11]
-    assert words(index=(1, 1)) == [8]  # the real half
-    assert words(index=(1, 1, 1), pattern="column") == [3, 9]
+
+def _masks_of(seed: int, tensor: torch.Tensor) -> tuple[int, int]:
+    planned = plan_fault(Fault("buffer", 0), 0, tensor, Draw(seed, "buffer", 0, 0))
+    (found,) = [(half, mask.xor) for half, mask in enumerate(planned.masks) if mask.xor]
+    return found
 
 
 def test_what_is_left_open_is_drawn_alike_each_time_and_not_by_torch() -> None:

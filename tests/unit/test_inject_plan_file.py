@@ -70,10 +70,13 @@ def test_every_field_of_a_fault_is_a_key() -> None:
         ("0.25", "2.5", 16, r"no probability 2\.5"),
         ('"scale"', '"sale"', 13, "no change 'sale'.*one of flip, stuck_at_0"),
         ("seed = 3", "seed = ", None, "no TOML: .*line 1"),
+        ("seed = 3", "seed = " + "[" * 100_000, None, "no TOML: nested too deep"),
+        ("step = 5", "step = " + "9" * 5000, None, "no TOML: Exceeds the limit"),
+        ("exponent = -3", "value = " + "9" * 400, 14, "value 9{40}….*a number that a float can"),
         (SOUND, "seed = 3\n", None, "no fault.*with a site and a step"),
         (SOUND, "fault = 3\n", None, "no fault"),
     ],
-    ids=str,
+    ids=lambda x: str(x)[:40],
 )
 def test_a_mistake_is_one_line_with_its_place(
     tmp_path: Path, old: str, new: str, line: int | None, message: str
@@ -94,3 +97,8 @@ def test_no_file_and_no_text(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(InjectionError, match="no TOML"):
         read_plan(tmp_path / "plan.toml")
+
+
+def test_a_mark_before_the_text_is_no_mistake(tmp_path: Path) -> None:
+    path = plan(tmp_path, "\ufeff" + SOUND)
+    assert read_plan(path) == read_plan(plan(tmp_path, SOUND))

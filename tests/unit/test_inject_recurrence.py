@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from sdc_guard.errors import InjectionError
 from sdc_guard.inject.fault import Fault
 from sdc_guard.inject.injector import Injector
 from sdc_guard.inject.journal import JOURNAL, read_events, read_journal
@@ -104,6 +105,7 @@ def test_what_recurs_hits_the_same_place_and_may_change_nothing(tmp_path: Path) 
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
+from sdc_guard.errors import InjectionError
 from sdc_guard.inject.fault import Fault
 from sdc_guard.inject.injector import Injector
 model = torch.nn.Linear(4, 3)
@@ -166,3 +168,91 @@ def test_a_fault_that_cannot_be_done_is_missed_once_and_logged(
     assert "is not there any more" in missed.reason
     assert sum("did not fire" in record.getMessage() for record in caplog.records) == 1
     assert [line["event"] for line in read_events(tmp_path)] == ["planned", "missed"]
+
+
+def steps(training: Training, count: int) -> None:
+    for _ in range(count):
+        training.model(torch.ones(2, 4)).sum().backward()
+        training.optimizer.step()
+
+
+def test_what_is_added_too_late_or_for_a_rank_that_there_is_not_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    training = Training(tmp_path, 0, Fault("weight", 1, rank=9))
+    steps(training, 3)
+    training.injector.add(Fault("weight", 1, bit=3))
+    training.injector.add(Fault("weight", 0, bit=4, recurrence="persistent", until=2))
+    steps(training, 2)
+    training.injector.close()
+    with pytest.raises(InjectionError, match="the injector is closed"):
+        training.injector.add(Fault("weight", 9))
+    assert training.injector.records == []
+    assert [(missed.fault, missed.reason) for missed in training.injector.missed] == [
+        (0, "there is no rank 9: one process trains"),
+        (1, "it was over before step 3, at which it was added"),
+        (2, "it was over before step 3, at which it was added"),
+    ]
+
+
+def test_a_count_that_raises_does_not_end_the_training(tmp_path: Path) -> None:
+    training = Training(tmp_path, 0, Fault("weight", 2, bit=3), count=lambda: 1 // 0)
+    training.run(4)
+    training.injector.close()
+    assert [record.step for record in training.injector.records] == [2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"step": 1.5}, r"step 1\.5 .a whole number"),
+        ({"step": "1"}, "step '1' .a whole"),
+        ({"step": True}, "step True"),
+        ({"bits": 3}, "bits 3 .a sequence"),
+        ({"bits": (1.5,)}, "bits .1.5"),
+        ({"index": 1.0}, "index 1.0"),
+        ({"index": "a"}, "index 'a'"),
+        ({"tensor": 5}, "tensor 5 .a name"),
+        ({"rank": "0"}, "rank '0'"),
+        ({"pattern": "lane", "width": 1.5}, "width 1.5"),
+        ({"change": "set", "value": "a"}, "value 'a' .a number"),
+        ({"change": "set", "value": 10**400}, "value 10{39}… .a number that a float can hold"),
+        ({"change": "set", "value": 10**5000}, "value of too many digits"),
+        ({"probability": "x"}, "probability 'x'"),
+    ],
+    ids=lambda x: str(x)[:40] if isinstance(x, str) else "",
+)
+def test_a_value_of_another_type_is_refused(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    training = Training(tmp_path, 0)
+    with pytest.raises(InjectionError, match=message):
+        training.injector.add(Fault(**{"site": "weight", "step": 1} | options))
+    training.injector.close()
+
+
+def test_a_value_beyond_the_dtype_and_64_bits_becomes_what_torch_makes_of_it(
+    tmp_path: Path,
+) -> None:
+    fault = Fault("weight", 0, "weight", 0, change="set", value=10**30)
+    training = Training(tmp_path, 0, fault)
+    training.model(torch.ones(2, 4))
+    assert training.model.weight.flatten()[0] == 1e30
+    training.injector.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]", "3", "null", "[" * 100_000, '{"event":"firing"}', '{"event":"firing","step":[]}',
+        '{"event":"fired"}', '{"event":"missed"}', '{"event":"missed","fault":0,"rank":0}',
+    ],
+    ids=lambda x: x[:20],
+)  # fmt: skip
+def test_a_line_that_no_injector_wrote_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / JOURNAL).parent.mkdir()
+    (tmp_path / JOURNAL).write_text(line + "\n")
+    for read in (read_events, read_journal, lambda run: Training(run, 0)):
+        with pytest.raises(InjectionError, match="line 1 of the injection journal cannot be read"):
+            read(tmp_path)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from ...errors import InjectionError
-from ..bits import size_of
 from ..fault import Draw, Fault, Site
 from ..firing import Firing
 from ..named_parts import aliases_of, buffers_of, packed, parameters_of
@@ -48,7 +47,7 @@ class AtRest(Tensors):
         """What can be hit now, and what cannot."""
         tensors = self.tensors()
         return Scope(
-            self.site, {name: size_of(tensor)[0] for name, tensor in tensors.items()},
+            self.site, {name: tensor.numel() for name, tensor in tensors.items()},
             packed(self._model), aliases=aliases_of(self._model), kind=self.kind,
             shared=is_distributed(tensors),
         )  # fmt: skip

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..bits import size_of
 from ..fault import Draw, Fault, Site
 from ..firing import Firing
 from ..scope import Scope
@@ -54,7 +53,7 @@ class Batch:
         paths, structure = pytree.tree_flatten_with_path((args, kwargs))
         named = {_name(path): leaf for path, leaf in paths if isinstance(leaf, torch.Tensor)}
         scope = Scope(
-            self.site, {name: size_of(tensor)[0] for name, tensor in named.items()},
+            self.site, {name: tensor.numel() for name, tensor in named.items()},
             kind="tensor of the batch",
         )  # fmt: skip
         taken.target = name = scope.choose(taken.fault, self._firing.draw(taken))

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from ...errors import InjectionError
-from ..bits import size_of
 from ..fault import Site
 from ..firing import Firing
 from ..hooks import SilentInCopies
@@ -45,7 +44,7 @@ class OfParameters(Tensors):
             if not parameter.requires_grad
         }
         return Scope(
-            self.site, {name: size_of(tensor)[0] for name, tensor in tensors.items()},
+            self.site, {name: tensor.numel() for name, tensor in tensors.items()},
             packed(self._model) | frozen, aliases=aliases_of(self._model), kind=self.kind,
             shared=is_distributed(tensors),
         )  # fmt: skip
