@@ -248,7 +248,7 @@ class Guard:
             lambda *measured: self._checks.measured(*measured),
         )
         self._checkpoints = Checkpoints(
-            self.run, self._recorder, self._writer, warn=policy != "record"
+            self.run, model, self._recorder, self._writer, warn=policy != "record"
         )
         self._scale = LossScale(scaler)
         gradients = GradientDigests() if digest_gradients else None
@@ -346,7 +346,8 @@ class Guard:
         """Save a checkpoint with its manifest under `run/archive`.
 
         It is clean only if its bytes, read back, have the digests that the trace recorded after
-        this step, `step` is the step that the guard counts, and no incident is open.
+        this step, `step` is the step that the guard counts, no incident is open, and parameters,
+        moments and buffers are finite.
 
         Args:
             objects: name to an object with state_dict(), or to a value that torch.load accepts
