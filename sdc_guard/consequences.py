@@ -11,6 +11,7 @@ from .detect.alert import Alert
 from .errors import TrainingHalted
 from .options import Policy
 from .ranks import Ranks
+from .repeated import Repeated
 from .safely import Safely
 from .store.health import Health
 from .withheld import WithheldGradients
@@ -42,6 +43,7 @@ class Consequences:
         self._optimizers = optimizers
         self._ranks, self._health = ranks, health
         self._withheld = WithheldGradients()
+        self._repeated = Repeated()
         self._halting: Alert | None = None
         self._agreed = False
         self.blocking = policy in ("skip", "halt")  # each step waits for its own evidence
@@ -52,7 +54,9 @@ class Consequences:
         kind = (alert.detector, alert.severity)
         self._health.alerts[kind] = self._health.alerts.get(kind, 0) + 1
         if self._policy in ("warn", "skip"):
-            _log.warning("SDC Guard: %s", alert)
+            line = self._repeated.line(alert)
+            if line is not None:
+                _log.warning("SDC Guard: %s", line)
         if self._policy == "halt" and self._halting is None:
             self._halting = alert
         if self._on_alert is not None:
