@@ -646,10 +646,13 @@ class Guard:
         if self._consequences.blocking or self._collector.urgent or self._collector.digests_all:
             self._drain()
 
-    def _leave_out(self, alerts: list[Alert]) -> bool:
-        """Whether these alerts, or another rank's, leave the open step out."""
-        if not self._hooks.open or not self._consequences.leave_out([*self._found, *alerts]):
+    def _leave_out(self, alerts: list[Alert], broken: bool) -> bool:
+        """Whether these alerts, broken gradients or another rank leave the open step out."""
+        alerts = [*self._found, *alerts]
+        if not self._hooks.open or not self._consequences.leave_out(alerts, broken=broken):
             return False
+        if broken and not alerts:
+            self._recorder.event(self._step, "skip", "gradients are still not finite")
         if self._consequences.other_rank is not None:
             alerting = f"rank {self._consequences.other_rank} has an alert"
             self._recorder.event(self._step, "skip", alerting)
