@@ -163,11 +163,11 @@ def _suspicion(
     if not oracle.proves:
         return [said]
     before = [one.step for one in candidates if one.readable and one.step < first.step]
-    start = f"--from {before[-1]}" if before else "from a checkpoint before it"
+    start = f"--from {before[-1]} --to {first.step}" if before else "from a checkpoint before"
     return [
         said,
         "a step that computes wrong values changes no bit between two steps, so this search does "
-        f"not see it: sdc-bisect verify {start} replays the steps up to it",
+        f"not see it: sdc-bisect verify {start} runs them again and compares",
     ]
 
 
