@@ -36,11 +36,6 @@ class LayerRows:
         """Norm of all these gradients together."""
         return float(np.sqrt(np.square(self.measures[:, 0]).sum()))
 
-    @property
-    def not_finite(self) -> bool:
-        """Whether any element is not finite."""
-        return bool(self.measures[:, 3].any())
-
 
 class Place(Protocol):
     """Which part of a tensor a rank holds; see `signals.placement`."""

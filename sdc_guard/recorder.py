@@ -225,7 +225,7 @@ class Recorder:
             *self._sensor_alerts(step, found, loss, skipped=by_scaler),
             *self._scale.judge(step, scale, skipped=by_scaler),
         ]
-        broken = not by_scaler and any(part.not_finite for part in found)
+        broken = not by_scaler and bool(judged(found, len(self._order)).nonfinite.any())
         left_out = skip_on_alert(alerts, broken)
         kept = evidence.kept and not left_out
         self._write_layers(step, found, kept=kept)
