@@ -23,6 +23,7 @@ class Finding:
         rung, why: the verdict of the replay ladder and its reason.
         confirmed: whether an inexact resume is excluded.
         tensors: what differs, located.
+        more: how many tensors differ besides.
     """
 
     comparison: Comparison
@@ -32,6 +33,7 @@ class Finding:
     why: str
     confirmed: bool
     tensors: tuple[LocatedTensor, ...]
+    more: int = 0
 
 
 def equal_result(comparison: Comparison) -> Result:
@@ -50,9 +52,10 @@ def equal_result(comparison: Comparison) -> Result:
             "whose record is incomplete"
         )
     elif clean < until:
-        evidence.append(f"the whole state was compared last after step {clean}")
+        evidence.append(f"all {_state(comparison)} were compared last after step {clean}")
     elif comparison.watched < 1:
-        evidence.append(f"after step {until} the whole state is equal")
+        evidence.append(f"after step {until} all {_state(comparison)} are equal")
+    evidence.append(_compared(comparison))
     settled = not missing and clean == until
     return Result(
         command="verify",
@@ -63,6 +66,22 @@ def equal_result(comparison: Comparison) -> Result:
         evidence=tuple(evidence),
         unsettled=EXIT_RANGE_ONLY if missing else None,
         watched=comparison.watched,
+    )
+
+
+def _state(comparison: Comparison) -> str:
+    """What is digested of the state."""
+    moments = any(kind.startswith("exp_avg") for kind in comparison.kinds)
+    return "parameters and Adam's moments" if moments else "parameters"
+
+
+def _compared(comparison: Comparison) -> str:
+    """What the answer is about, and what not."""
+    if "buffer" in comparison.kinds:
+        return f"compared: {_state(comparison)}, and the model's buffers"
+    return (
+        f"compared: {_state(comparison)}; not the model's buffers, "
+        "which Guard(digest_buffers=True) would record"
     )
 
 
@@ -89,6 +108,7 @@ def located_result(finding: Finding) -> Result:
         exact=exact,
         proven=finding.confirmed and (exact or not gaps),
         tensors=finding.tensors,
+        more_tensors=finding.more,
         kind=finding.diagnosis.kind if told else "unknown",
         verdict=rung,
         rank=found.ranks[0] if len(found.ranks) == 1 else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Final
 
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE, ArchiveIncomplete
 
@@ -14,6 +15,8 @@ from .oracles.judgement import Judgement, Oracle
 from .result import STORED_BYTES, Result
 from .search import Found, Verdict, bisect
 from .watched import percent
+
+_MOST: Final = 10  # steps in a sentence
 
 
 def find_bracket(
@@ -41,7 +44,8 @@ def find_bracket(
         step = candidates[place].step
         if session is not None:
             session.note("probe", step=step, verdict=judgement.verdict, reason=judgement.reason)
-        tell(f"step {step}: {judgement.verdict}, {judgement.reason}")
+        saved = " (suspect when it was saved)" if candidates[place].status == "suspect" else ""
+        tell(f"step {step}: {judgement.verdict}, {judgement.reason}{saved}")
         return judgement.verdict
 
     found = bisect(len(candidates), judge)
@@ -97,6 +101,8 @@ def _result(
     watched = _watched(found, judgements)
     if watched is not None and watched < 1:
         evidence.append(_reservation(watched, last_clean, first_corrupt))
+    suspect = [checkpoint for checkpoint in candidates if checkpoint.status == "suspect"]
+    evidence += _suspicion(candidates, suspect, first_corrupt, oracle)
     return Result(
         command="run",
         last_clean=last_clean,
@@ -113,6 +119,7 @@ def _result(
         evidence=tuple(evidence),
         unsettled=unsettled,
         watched=watched,
+        suspect=tuple({"step": one.step, "reasons": list(one.reasons)} for one in suspect),
     )
 
 
@@ -131,6 +138,37 @@ def _reservation(watched: float, last_clean: int | None, first_corrupt: int | No
         )
     clean = "the steps before it" if last_clean is None else f"checkpoint {last_clean}"
     return f"{clean} may hide an earlier fault: {upto} {first_corrupt} were compared"
+
+
+def _suspicion(
+    candidates: Sequence[Checkpoint],
+    suspect: list[Checkpoint],
+    first_corrupt: int | None,
+    oracle: Oracle,
+) -> list[str]:
+    """What was doubted when it was saved, before what is corrupt, and what would settle it.
+
+    What is computed wrong changes no bit at rest: a judge that compares bits finds nothing.
+    """
+    doubted = [one for one in suspect if first_corrupt is None or one.step < first_corrupt]
+    if not doubted:
+        return []
+    count = "1 checkpoint is" if len(doubted) == 1 else f"{len(doubted)} checkpoints are"
+    steps = ", ".join(str(one.step) for one in doubted[:_MOST]) + ", ..." * (len(doubted) > _MOST)
+    first = doubted[0]
+    said = (
+        f"{count} suspect: {'step' if len(doubted) == 1 else 'steps'} {steps}; "
+        f"that of step {first.step} because: {'; '.join(first.reasons)}"
+    )
+    if not oracle.proves:
+        return [said]
+    before = [one.step for one in candidates if one.readable and one.step < first.step]
+    start = f"--from {before[-1]} --to {first.step}" if before else "from a checkpoint before"
+    return [
+        said,
+        "a step that computes wrong values changes no bit between two steps, so this search does "
+        f"not see it: sdc-bisect verify {start} runs them again and compares",
+    ]
 
 
 def _gap(steps: list[int], last_clean: int | None, first_corrupt: int | None) -> list[str]:

@@ -145,7 +145,7 @@ def run_command(
 @command_argument
 @click.option("--recorded", is_flag=True, help="Use the resume command recorded in run.json.")
 @click.option("--from", "start", type=int, help="Replay from the checkpoint of this step.")
-@click.option("--to", "until", type=int, help="Replay up to this step.")
+@click.option("--to", "until", type=int, help="Replay up to this step (last checkpoint).")
 @attempt_option
 @json_option
 def verify_command(
@@ -171,6 +171,7 @@ def verify_command(
     from .interval import asked
     from .journal import Session
     from .oracles.trace import TraceOracle
+    from .recorded import last_recorded
     from .result import STORED_BYTES
     from .storage import storage_result
     from .verify import Verifier
@@ -184,7 +185,7 @@ def verify_command(
                 raise UsageError("--to needs --from", next_step="--from the step of a checkpoint")
             bracket, interval = _bracket(reader, candidates, attempt)
         else:
-            interval = asked(candidates, start, until)
+            interval = asked(candidates, start, until, last_recorded(reader))
             bracket = _search([interval.start], TraceOracle(reader), None)
         if interval is None:
             _progress("nothing was replayed; --from STEP replays from that checkpoint all the same")

@@ -70,9 +70,11 @@ class Comparison:
             hold. What the original did not digest by plan is not missing.
         difference: the first step at which they differ, or None.
         compared, possible: digests that are in both, and that could be.
-        whole_before, whole_after: steps before and after whose update the whole state is in both.
+        whole_before, whole_after: steps before and after whose update the whole state, parameters
+            and the optimizer's moments, is in both.
         not_restored: state that the replay began with and that is not the one that the step
             before `first` had left in the original.
+        kinds: of tensors that both have digests of.
     """
 
     first: int
@@ -86,6 +88,7 @@ class Comparison:
     whole_before: frozenset[int]
     whole_after: frozenset[int]
     not_restored: tuple[TensorDifference, ...]
+    kinds: frozenset[str]
 
     @property
     def watched(self) -> float:
@@ -130,6 +133,7 @@ def compare(original: TraceReader, replayed: TraceReader, first: int, last: int)
         not_restored=tuple(
             TensorDifference(*row) for row in original.rows(sql.NOT_RESTORED, {"first": first})
         ),
+        kinds=frozenset(row[0] for row in original.rows(sql.KINDS_BOTH, span)),
     )
 
 

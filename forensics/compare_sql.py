@@ -65,6 +65,14 @@ STATE: Final = f"""
     WHERE step BETWEEN $first AND $last AND {STATE_ONLY}
 """
 
+# What both digested: without buffers in it, nothing is known of buffers
+KINDS_BOTH: Final = f"""
+    SELECT DISTINCT o.kind
+    FROM other.digests AS o JOIN other.layer_names AS m USING (layer)
+    JOIN layer_names AS n USING (name) JOIN digests AS d ON {_SAME_DIGEST}
+    WHERE o.step BETWEEN $first AND $last
+"""
+
 # IS DISTINCT FROM, because NaN and NULL on both sides are equal here. The loss scale and whether
 # the step was skipped were not always recorded: NULL on one side says nothing.
 STEP_ROWS: Final = """

@@ -56,8 +56,16 @@ def from_bracket(
     return asked(candidates, last_clean, first_corrupt)
 
 
-def asked(candidates: Sequence[Checkpoint], start: int, until: int | None) -> Interval:
-    """The interval from the checkpoint of step `start` to `until`, by default the last one.
+def asked(
+    candidates: Sequence[Checkpoint], start: int, until: int | None, recorded: int | None = None
+) -> Interval:
+    """The interval from the checkpoint of step `start` to `until`.
+
+    Args:
+        candidates: by step.
+        start: of one of them.
+        until: by default the last checkpoint, or from that one on the last recorded step.
+        recorded: that step, None if there is none.
 
     Raises:
         UsageError: no readable checkpoint of that step, or an empty interval.
@@ -67,8 +75,15 @@ def asked(candidates: Sequence[Checkpoint], start: int, until: int | None) -> In
     if not chosen:
         steps = ", ".join(str(checkpoint.step) for checkpoint in readable) or "none"
         raise UsageError(f"no checkpoint of step {start} to replay from; there is: {steps}")
-    end = readable[-1].step if until is None else until
+    end = until if until is not None else readable[-1].step
+    if until is None and end <= start and recorded is not None:
+        end = recorded
     if end <= start:
+        if until is None:
+            raise UsageError(
+                f"nothing is recorded after step {start} to compare a replay with",
+                next_step="give --from the step of an earlier checkpoint",
+            )
         raise UsageError(f"nothing to replay from step {start} to step {end}: swapped?")
     before = [checkpoint for checkpoint in readable if checkpoint.step < start]
     return Interval(chosen[-1], end, before[-1] if before else None)

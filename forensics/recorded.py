@@ -17,6 +17,16 @@ _ALERTS = """
     SELECT detail->>'kind', name, detail FROM alerts JOIN layer_names USING (layer)
     WHERE step = $step AND detector = 'carried_digest'
 """
+# a step of a process that was killed may have its row and not what it left
+_LAST = """
+    SELECT max(step) FROM steps WHERE step IN (SELECT step FROM digests WHERE phase = 'after')
+"""
+
+
+def last_recorded(reader: TraceReader) -> int | None:
+    """The last step whose result is recorded, or None."""
+    step: int | None = reader.rows(_LAST)[0][0]
+    return step
 
 
 def from_trace(reader: TraceReader) -> Result | None:

@@ -89,6 +89,8 @@ def lines(result: dict[str, Any]) -> list[str]:
         rows = [[tensor.get(key) for key in keys] for tensor in result["tensors"]]
         heads = ("kind", "tensor", "element", "bits", "before", "after", "was", "became")
         text += ["", _table(heads, rows)]
+        if more := result.get("more_tensors"):
+            text += ["", f"and {more} more tensors of the same step"]
     return text
 
 
@@ -100,7 +102,8 @@ def sentence(result: dict[str, Any]) -> str:
     partly = watched is not None and watched < 1
     if corrupt is None:
         start = "Clean as far as recorded: nothing" if partly else "Nothing"
-        return f"{start} corrupt was found up to step {clean}; untestable: {skipped}."
+        doubts = f"; suspect: {_steps(suspect)}" if (suspect := result.get("suspect")) else ""
+        return f"{start} corrupt was found up to step {clean}; untestable: {skipped}{doubts}."
     between = f"({'start' if clean is None else clean}, {corrupt}]"
     if str(result["schema"]["name"]).endswith("verify"):
         return _verified(result, corrupt, between)
@@ -112,6 +115,10 @@ def sentence(result: dict[str, Any]) -> str:
             f"{certainty}."
         )
     return f"The first corrupt one lies in {between}, {certainty}; untestable: {skipped}."
+
+
+def _steps(checkpoints: list[dict[str, Any]]) -> str:
+    return ", ".join(str(one["step"]) for one in checkpoints)
 
 
 def _verified(result: dict[str, Any], corrupt: int, between: str) -> str:

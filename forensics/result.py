@@ -28,6 +28,7 @@ class Result:
         proven: whether an exact comparison convicts; else it is a suspicion.
         skipped: steps of checkpoints that could not be judged.
         tensors: what differs, for verify.
+        more_tensors: how many differ besides, at the same step, and are not located.
         kind: class of the fault ("state at rest", "stored bytes", ...), or None.
         verdict: intermittent, persistent, data or software, storage, undetermined; or None.
         rank: the rank it happened on, or None when unknown.
@@ -38,6 +39,8 @@ class Result:
         watched: share of the comparisons that could be made and were, between 0 and 1: for run,
             of the state's transitions up to the checkpoint named; for verify, of the digests of
             the replayed steps. None when the judge does not look at the trace.
+        suspect: for run, the checkpoints that were suspect when they were saved, whatever the
+            judge says of them: {step, reasons}.
     """
 
     command: str
@@ -54,6 +57,8 @@ class Result:
     evidence: tuple[str, ...] = ()
     unsettled: int | None = None
     watched: float | None = None
+    more_tensors: int = 0
+    suspect: tuple[dict[str, Any], ...] = ()
 
     @classmethod
     def of_bracket(cls, stored: dict[str, Any]) -> Result:
@@ -70,6 +75,7 @@ class Result:
             probes=tuple(stored["probes"]),
             evidence=tuple(stored["evidence"]),
             watched=stored.get("watched"),
+            suspect=tuple(stored.get("suspect", ())),
         )
 
     @property
@@ -95,4 +101,6 @@ class Result:
             "probes": list(self.probes),
             "evidence": list(self.evidence),
             "watched": self.watched,
+            "more_tensors": self.more_tensors,
+            "suspect": list(self.suspect),
         }

@@ -82,7 +82,8 @@ class Verifier:
         rung, why = self._verdict(diagnosis, second)
         confirmed = at_rest or earlier is not None
         tensors = tuple(self._locate(found, second))
-        finding = Finding(comparison, known, diagnosis, rung, why, confirmed, tensors)
+        left = len(found.first_tensors[1]) - len(tensors)
+        finding = Finding(comparison, known, diagnosis, rung, why, confirmed, tensors, left)
         return located_result(finding)
 
     def _replay(

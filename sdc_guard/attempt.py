@@ -25,6 +25,7 @@ from .store.run_file import Attempt, Layer, RunFile, merge_layers
 
 _log = logging.getLogger("sdc_guard")
 
+_CHECKPOINTS = "archive/step=*"
 _PROVEN = """
     SELECT opened, evidence FROM incidents WHERE opened < $step
         AND json_extract(evidence, '$.proven')::BOOLEAN ORDER BY opened LIMIT 1
@@ -111,13 +112,8 @@ def register_attempt(
 
     now = ranks.add_layers(ranks.from_rank_0(start), layers, buffers)
     *earlier, attempt = now.attempts
-    if ranks.rank == 0 and earlier and first_step <= earlier[0].first_step:
-        _log.warning(
-            "SDC Guard: %s holds a run already; starting at step %d supersedes it. After a "
-            "resume give Guard(first_step=...), for a new run another folder",
-            run,
-            first_step,
-        )
+    if ranks.rank == 0 and earlier:
+        _tell_superseded(run, first_step, all_of_it=first_step <= earlier[0].first_step)
     written = written_by_forward(model)
     return Place(
         ranks=ranks,
@@ -129,6 +125,31 @@ def register_attempt(
         written_by_forward=written,
         buffers=_numbered_buffers(held, now),
     )
+
+
+def _tell_superseded(run: Path, first_step: int, *, all_of_it: bool) -> None:
+    """One line if a start makes an earlier one's steps, or checkpoints, count no more."""
+    named = (folder.name.partition("=")[2].partition("-")[0] for folder in run.glob(_CHECKPOINTS))
+    steps = sorted(int(step) for step in named if step.isdecimal() and int(step) >= first_step)
+    what = f"{len(steps)} checkpoints, of steps {steps[0]} to {steps[-1]}" if steps else ""
+    if len(steps) == 1:
+        what = f"the checkpoint of step {steps[0]}"
+    if all_of_it:
+        _log.warning(
+            "SDC Guard: %s holds a run already; starting at step %d supersedes it%s. After a "
+            "resume give Guard(first_step=...), for a new run another folder",
+            run,
+            first_step,
+            f" and {what}" if what else "",
+        )
+    elif what:
+        _log.warning(
+            "SDC Guard: %s: starting at step %d supersedes %s; they stay on disk, and are passed "
+            "over where the newest clean one is looked for",
+            run,
+            first_step,
+            what,
+        )
 
 
 def with_layers_of(place: Place, model: torch.nn.Module) -> Place:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .archive.manifest import Manifest
 from .archive.save import expected_digests, save_checkpoint, shards_in
 from .attempt import Place
@@ -14,7 +16,7 @@ from .collector import Collector
 from .counter_alerts import counter_digest
 from .detect.counters import KIND as COUNTER
 from .recorder import Recorder
-from .signals.finite import not_finite
+from .signals.finite import not_finite, not_finite_buffers
 from .store.writer import Writer
 
 _log = logging.getLogger("sdc_guard")
@@ -25,13 +27,22 @@ class Checkpoints:
 
     Args:
         run: the run's folder.
+        model: whose buffers are looked at; its parameters come with the collector.
         recorder: knows the digests and the incidents.
         writer: of the trace.
         warn: whether to log why a checkpoint is suspect.
     """
 
-    def __init__(self, run: Path, recorder: Recorder, writer: Writer, *, warn: bool) -> None:
-        self._run = run
+    def __init__(
+        self,
+        run: Path,
+        model: torch.nn.Module,
+        recorder: Recorder,
+        writer: Writer,
+        *,
+        warn: bool,
+    ) -> None:
+        self._run, self._model = run, model
         self._recorder, self._writer = recorder, writer
         self._warn = warn
 
@@ -79,6 +90,7 @@ class Checkpoints:
                 *self._doubts(step, newest),
                 *shards_in(payload),
                 *not_finite(collector.state, place.layer_names),
+                *not_finite_buffers(self._model),
             ],
             trace_step=step if newest is None else newest,
         )

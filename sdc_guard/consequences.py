@@ -11,6 +11,7 @@ from .detect.alert import Alert
 from .errors import TrainingHalted
 from .options import Policy
 from .ranks import Ranks
+from .repeated import Repeated
 from .safely import Safely
 from .store.health import Health
 from .withheld import WithheldGradients
@@ -42,6 +43,7 @@ class Consequences:
         self._optimizers = optimizers
         self._ranks, self._health = ranks, health
         self._withheld = WithheldGradients()
+        self._repeated = Repeated()
         self._halting: Alert | None = None
         self._agreed = False
         self.blocking = policy in ("skip", "halt")  # each step waits for its own evidence
@@ -52,7 +54,9 @@ class Consequences:
         kind = (alert.detector, alert.severity)
         self._health.alerts[kind] = self._health.alerts.get(kind, 0) + 1
         if self._policy in ("warn", "skip"):
-            _log.warning("SDC Guard: %s", alert)
+            line = self._repeated.line(alert)
+            if line is not None:
+                _log.warning("SDC Guard: %s", line)
         if self._policy == "halt" and self._halting is None:
             self._halting = alert
         if self._on_alert is not None:
@@ -63,8 +67,11 @@ class Consequences:
         """Whether the next `decide` concerns a step about which the ranks have to agree."""
         self._agreed = not due
 
-    def leave_out(self, alerts: list[Alert]) -> bool:
+    def leave_out(self, alerts: list[Alert], *, broken: bool = False) -> bool:
         """Under the policy skip: whether this step, judged with these alerts, is left out.
+
+        So is one whose gradients are `broken`, not finite: of several such steps only the first
+        has an alert, and each of them would spoil all that it is applied to.
 
         Without gradients the optimizers change nothing. `other_rank` is set where it is left out
         for the alerts of another rank alone.
@@ -74,10 +81,11 @@ class Consequences:
         if self._policy != "skip":
             return False
         self._agreed = True
-        rank = self._ranks.rank if alerts else None
+        alerting = bool(alerts) or broken
+        rank = self._ranks.rank if alerting else None
         with Safely(self._health, "agreeing with other ranks"):
-            rank = self._ranks.alerting(bool(alerts))
-        self.other_rank = None if alerts else rank
+            rank = self._ranks.alerting(alerting)
+        self.other_rank = None if alerting else rank
         if rank is not None:
             self._withheld.take(self._optimizers)
         return rank is not None

@@ -249,7 +249,7 @@ class Guard:
             lambda *measured: self._checks.measured(*measured),
         )
         self._checkpoints = Checkpoints(
-            self.run, self._recorder, self._writer, warn=policy != "record"
+            self.run, model, self._recorder, self._writer, warn=policy != "record"
         )
         self._scale = LossScale(scaler)
         gradients = GradientDigests() if digest_gradients else None
@@ -347,7 +347,8 @@ class Guard:
         """Save a checkpoint with its manifest under `run/archive`.
 
         It is clean only if its bytes, read back, have the digests that the trace recorded after
-        this step, `step` is the step that the guard counts, and no incident is open.
+        this step, `step` is the step that the guard counts, no incident is open, and parameters,
+        moments and buffers are finite.
 
         Args:
             objects: name to an object with state_dict(), or to a value that torch.load accepts
@@ -646,10 +647,13 @@ class Guard:
         if self._consequences.blocking or self._collector.urgent or self._collector.digests_all:
             self._drain()
 
-    def _leave_out(self, alerts: list[Alert]) -> bool:
-        """Whether these alerts, or another rank's, leave the open step out."""
-        if not self._hooks.open or not self._consequences.leave_out([*self._found, *alerts]):
+    def _leave_out(self, alerts: list[Alert], broken: bool) -> bool:
+        """Whether these alerts, broken gradients or another rank leave the open step out."""
+        alerts = [*self._found, *alerts]
+        if not self._hooks.open or not self._consequences.leave_out(alerts, broken=broken):
             return False
+        if broken and not alerts:
+            self._recorder.event(self._step, "skip", "gradients are still not finite")
         if self._consequences.other_rank is not None:
             alerting = f"rank {self._consequences.other_rank} has an alert"
             self._recorder.event(self._step, "skip", alerting)

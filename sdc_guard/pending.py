@@ -25,11 +25,14 @@ class PendingEvidence:
     Args:
         recorder: judges and writes it.
         collector: knows the tensors, and when there is no time to lose.
-        leave_out: whether these alerts leave out the step that is open.
+        leave_out: whether these alerts, or gradients that are not finite, leave out the open step.
     """
 
     def __init__(
-        self, recorder: Recorder, collector: Collector, leave_out: Callable[[list[Alert]], bool]
+        self,
+        recorder: Recorder,
+        collector: Collector,
+        leave_out: Callable[[list[Alert], bool], bool],
     ) -> None:
         self._recorder, self._collector, self._leave_out = recorder, collector, leave_out
         self._waiting: deque[BeforeStep | AfterStep] = deque()

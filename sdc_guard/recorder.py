@@ -189,14 +189,15 @@ class Recorder:
         self,
         evidence: BeforeStep,
         live: Live,
-        skip_on_alert: Callable[[list[Alert]], bool] = lambda _: False,
+        skip_on_alert: Callable[[list[Alert], bool], bool] = lambda *_: False,
     ) -> None:
         """Record what was found before a step and raise its alerts.
 
         Args:
             evidence: its copies are read; they should be ready.
             live: gives this rank's part of a digested tensor, to read a changed element from.
-            skip_on_alert: whether these alerts make the guard skip the step.
+            skip_on_alert: whether these alerts make the guard skip the step, or gradients that
+                are not finite, which are told when they begin alone.
         """
         step, self._lr = evidence.step, evidence.lr
         table = self._carried(evidence.digests.keys, evidence.digest_rows)
@@ -223,7 +224,8 @@ class Recorder:
             *self._sensor_alerts(step, found, loss, skipped=by_scaler),
             *self._scale.judge(step, scale, skipped=by_scaler),
         ]
-        left_out = skip_on_alert(alerts)
+        broken = not by_scaler and bool(judged(found, len(self._order)).nonfinite.any())
+        left_out = skip_on_alert(alerts, broken)
         kept = evidence.kept and not left_out
         self._write_layers(step, found, kept=kept)
         self._write_digests(step, "before", table, kept=kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import nn
@@ -55,15 +56,25 @@ def loss_fn(model: nn.Module, batch: Batch) -> torch.Tensor:
     return nn.functional.cross_entropy(model(images), labels)
 
 
-@lru_cache(maxsize=1)
-def _digits() -> tuple[torch.Tensor, torch.Tensor]:
+def load_digits() -> Any:
+    """The images, as scikit-learn gives them.
+
+    Raises:
+        UsageError: scikit-learn cannot be imported.
+    """
     try:
-        from sklearn.datasets import load_digits
+        from sklearn import datasets
+
+        return datasets.load_digits()
     except ImportError:
         raise UsageError(
             "scikit-learn is not installed, which has the images of the model convnet",
-            next_step='pip install "sdc-guard-torch[campaign]", or --model gpt',
+            next_step='pip install ".[campaign]" in a clone of SDC Guard, or --model gpt',
         ) from None
+
+
+@lru_cache(maxsize=1)
+def _digits() -> tuple[torch.Tensor, torch.Tensor]:
     found = load_digits()
     images = torch.from_numpy(found.images).to(torch.float32).unsqueeze(1) / 16
     return images, torch.from_numpy(found.target).to(torch.int64)

@@ -76,10 +76,22 @@ def _opening(numbers: Numbers) -> str:
     return (
         f"{faults['injected']:,} faults were injected into trainings of {models}, each beside a"
         f" twin without it. {faults['counted']:,} changed what was trained or saved, and are scored"
-        f" here; {left:,} changed no bit, or none that anything depended on. Each detector's"
-        f" threshold allows one false incident in {1 / numbers['budget']:,.0f} steps, set on other"
-        " seeds than it is judged on. Shares are of the scored faults, with 95 % intervals"
-        " (Wilson)."
+        f" here; {left:,} changed no bit, or none that anything depended on. {_budget(numbers)}"
+        " Shares are of the scored faults, with 95 % intervals (Wilson)."
+    )
+
+
+def _budget(numbers: Numbers) -> str:
+    """What thresholds are set for, and whether there are steps enough to show it."""
+    rate = f"one false incident in {1 / numbers['budget']:,.0f} steps"
+    allows = f"Each detector's threshold allows {rate}, set on other seeds than it is judged on."
+    judged = max((one["budget"]["false"]["steps"] for one in numbers["detectors"]), default=0)
+    if judged * numbers["budget"] >= 1:
+        return allows
+    return (
+        f"Each detector's threshold is set to allow {rate}, on other seeds than it is judged on."
+        f" The {judged:,} healthy steps of the judging runs are too few to show whether it does:"
+        " thresholds and false incidents of so short a campaign say little."
     )
 
 

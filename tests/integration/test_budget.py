@@ -133,7 +133,7 @@ def test_a_fault_without_a_trace_of_itself_leaves_nothing_to_find(
     thin_out(run, 2)
     found = verified(run, 10)
     assert (found.first_corrupt, found.last_clean, found.exit_code) == (None, LAST, 0)
-    assert "after step 20 the whole state is equal" in found.evidence
+    assert "after step 20 all parameters and Adam's moments are equal" in found.evidence
 
 
 def test_what_was_not_compared_at_the_end_is_not_called_clean(
@@ -143,7 +143,9 @@ def test_what_was_not_compared_at_the_end_is_not_called_clean(
     thin_out(run, 2)
     found = verified(run, 10, until=18)
     assert (found.last_clean, found.exact, found.proven, found.exit_code) == (15, False, False, 0)
-    assert found.evidence[1] == "the whole state was compared last after step 15"
+    assert found.evidence[1] == (
+        "all parameters and Adam's moments were compared last after step 15"
+    )
 
 
 def test_a_step_counter_is_named_with_its_bit(tmp_path: Path) -> None:

@@ -59,6 +59,35 @@ def test_setups_policy_skip_leaves_the_step_out(tmp_path: Path, closure: bool) -
     sound(guard)
 
 
+def test_setups_policy_skip_leaves_out_each_of_several_steps_that_are_not_finite(
+    tmp_path: Path,
+) -> None:
+    """Told is where they begin; applied is none of them."""
+    model, twin = net(), net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    reference = torch.optim.AdamW(twin.parameters(), lr=0.01)
+    guard = attach(model, optimizer, tmp_path, policy="skip")
+    for step, batch in enumerate(batches(6)):
+        bad = step in (2, 3, 4)
+        loss = loss_of(model, batch)
+        (loss * float("nan") if bad else loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if not bad:
+            reference.zero_grad()
+            loss_of(twin, batch).backward()
+            reference.step()
+    guard.close()
+    same_bits(model, twin)
+    skipped = rows(tmp_path, "SELECT step FROM steps WHERE skipped ORDER BY step")
+    assert skipped == [(2,), (3,), (4,)]
+    assert rows(tmp_path, "SELECT DISTINCT step FROM alerts") == [(2,)]
+    assert rows(tmp_path, "SELECT step FROM events WHERE kind = 'skip' ORDER BY step") == [
+        (3,), (4,),
+    ]  # fmt: skip
+    sound(guard)
+
+
 def test_setups_policy_halt_decides_before_the_step_of_a_closure(tmp_path: Path) -> None:
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

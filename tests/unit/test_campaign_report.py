@@ -80,11 +80,24 @@ def test_the_conditions_are_said(numbers: dict[str, Any]) -> None:
     text = markdown(numbers)
     assert "10 faults were injected into trainings of toy" in text
     assert "8 changed what was trained or saved" in text
-    assert "one false incident in 10,000 steps" in text
+    assert "threshold is set to allow one false incident in 10,000 steps" in text
     assert "with the seeds 1, and judged on others with the seeds 2;" in text
     assert "1 trials without a fault: 0 differ" in text
     assert "1 failed: IndexError: 300." in text
     assert "Run with torch 2.x." in text
+
+
+def test_the_head_claims_the_budget_only_where_there_are_steps_enough_to_show_it(
+    numbers: dict[str, Any],
+) -> None:
+    few = max(one["budget"]["false"]["steps"] for one in numbers["detectors"])
+    assert 0 < few < 10_000
+    assert f"The {few} healthy steps of the judging runs are too few to show" in markdown(numbers)
+    many = copy.deepcopy(numbers)
+    many["detectors"][0]["budget"]["false"]["steps"] = 10_000
+    head = markdown(many).partition("##")[0]
+    assert "threshold allows one false incident in 10,000 steps" in head
+    assert "too few" not in head
 
 
 def test_a_campaign_without_a_fault_that_counts_is_told(numbers: dict[str, Any]) -> None:

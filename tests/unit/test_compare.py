@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traces import LAYERS, gradient, make_run, turning_steps, whole_steps, write
+from traces import LAYERS, digest, gradient, make_run, turning_steps, whole_steps, write
 
+from forensics.answer import equal_result
 from forensics.compare import Comparison, compare
 from sdc_guard import RunReader
 from sdc_guard.store.run_file import Attempt
@@ -188,3 +189,21 @@ def test_a_replay_with_a_budget_of_its_own_shows_nothing_whole(tmp_path: Path) -
         found = compared(run, replay)
         assert (found.whole_after, found.whole_before) == (frozenset(), frozenset())
         assert found.known_up_to(LAST + 1) == FIRST - 1
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_what_was_compared_is_said_and_buffers_only_where_both_digested_them(
+    tmp_path: Path, both: bool
+) -> None:
+    """A buffer that only the replay digests is no buffer that was compared."""
+    held = [digest(n, "after", 3, 7, kind="buffer") for n in range(FIRST, LAST + 1)]
+    run, replay = make_run(tmp_path / "run"), make_run(tmp_path / "replay", Attempt(1, FIRST, 0.0))
+    write(run, [*whole_steps(0, 20), *measured(0, 20), *(held if both else [])])
+    write(replay, [*whole_steps(FIRST, LAST), *measured(), *held])
+    found = compared(run, replay)
+    assert found.kinds == ({"param", "buffer"} if both else {"param"})
+    evidence = equal_result(found).evidence[-1]
+    if both:
+        assert evidence == "compared: parameters, and the model's buffers"
+    else:
+        assert evidence.startswith("compared: parameters; not the model's buffers")
