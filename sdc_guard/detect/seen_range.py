@@ -25,12 +25,17 @@ class SeenRange:
         self._high_now: Floats | None = None
 
     def holds(self, values: Floats) -> Bools:
-        """Whether each value lies within what its stream has shown before.
+        """Whether each value lies within what its stream has shown, or beyond by less than its width.
+
+        What moves in steps has a new most again and again: each is further than all before it by a
+        step of them, and not by as much as all of them together.
 
         Args:
             values: shape (steps, *shape).
         """
-        held: Bools = (values >= self._low) & (values <= self._high)
+        known = self._high >= self._low
+        width = np.where(known, self._high, 0.0) - np.where(known, self._low, 0.0)
+        held: Bools = known & (values >= self._low - width) & (values <= self._high + width)
         return held
 
     def take(self, values: Floats, over: Bools | None) -> None:

@@ -7,7 +7,9 @@ move, and scattered around it with a σ from the median absolute deviation, time
 
 Judged is upwards only, against the level where the line ends and never against its extrapolation:
 a loss that flattens stays above that for ever. A slow rise is summed up (Page 1954) over the lowest
-level of the last while, so that it does not become its own reference.
+level of the last while, so that it does not become its own reference. Training on the same few
+examples again and again (overfitting) raises the loss of others for as long as it goes on: a rise
+is told once, and again only after the level was back where it had begun.
 """
 
 from __future__ import annotations
@@ -94,6 +96,7 @@ class ShadowTrend:
         self._limit = math.inf if budget is None else rise_limit(budget)
         self._jump = math.inf if budget is None else JUMP
         self._was_finite = True
+        self._risen_from = -math.inf  # the level before the rise that was told
         self._lr: float | None = None  # the lowest since the window began
         self._begin(None)
 
@@ -126,6 +129,8 @@ class ShadowTrend:
     def _judged(self, step: int, loss: float) -> list[Alert]:
         level, sigma = fitted(np.array(self._past))
         self._levels.append(level)
+        if level <= self._risen_from:
+            self._risen_from = -math.inf  # it is back
         jump = (loss - level) / sigma
         if jump > self._jump:
             return self._jumped(step, loss, level, jump)
@@ -141,6 +146,10 @@ class ShadowTrend:
             return []
         total, rising = self._sum, self._rising
         self._begin(self._lr)
+        standing = math.isfinite(self._risen_from)
+        self._risen_from = self._risen_from if standing else lowest
+        if standing:
+            return []
         return [rise_alert(step, loss, lowest, total, self._limit, rising)]
 
     def _jumped(self, step: int, loss: float, level: float, score: float) -> list[Alert]:
@@ -179,8 +188,8 @@ def rise_alert(
     """
     text = (
         f"the loss of the pinned batch has risen for {evaluations} evaluations, from {level:.6g} "
-        f"to {loss:.6g}: a slow corruption of the weights, or a model that unlearns this batch "
-        "(overfitting, other data)"
+        f"to {loss:.6g}: overfitting or other data make a model unlearn this batch, a slow "
+        "corruption of the weights does so, too; told once until it is back"
     )
     detail = {"text": text, "loss": loss, "level": level, "evaluations": evaluations}
     return Alert(step, "shadow_rise", None, "", score, limit, "suspect", detail)

@@ -21,5 +21,5 @@ NORM: Final = Kind("norm", 0.05, Tail(level=3.5, share=1e-3, scale=0.62, shape=0
 PEAK: Final = Kind("peak", 0.05, Tail(level=3.0, share=1e-3, scale=0.35, shape=0.1))
 ZEROS: Final = Kind("zeros", 0.25, Tail(level=1.0, share=1e-3, scale=0.4, shape=0.1), ranged=True)
 TOTAL: Final = Kind("total", 0.05, Tail(level=2.0, share=0.05, scale=1.0, shape=0.1))
-LOSS: Final = Kind("loss", 0.05, Tail(level=1.3, share=0.05, scale=0.28, shape=0.1))
+LOSS: Final = Kind("loss", 0.05, Tail(level=1.3, share=0.05, scale=0.28, shape=0.1), upwards=True)
 SHIFT: Final = Tail(level=33.0, share=1e-3, scale=6.0, shape=0.1)
