@@ -3,16 +3,17 @@
 x is the logarithm of a measure of (rank, layer) at a step.
 
     r = x − median over ranks − c,   c = median over layers of (r − the layer's own level)
-    z = (r − m) / (1.4826 · MAD + s₀)
+    z = (r − m) / (max(1.4826 · MAD, (q₉₀ − q₁₀) / 2.563) + s₀)
 
-m and MAD are the median and the median absolute deviation of the layer's last `WINDOW` admitted r;
-the level is m. So a change that all ranks share (a schedule of the learning rate) and one that all
+m, MAD and q are the median, the median absolute deviation and the quantiles of the layer's last
+`WINDOW` admitted r; the level is m. The MAD of a stream that goes between two levels (two tasks in
+turn, a short batch at times) is that of the more frequent one alone; its tenths see both. So a change that all ranks share (a schedule of the learning rate) and one that all
 layers of a rank share (a spike of the whole model, a bad batch) leave z as it is. Layers differ in
 size by orders of magnitude: without their own levels the median over them would be the value, and
 the noise, of the one layer in the middle. With few layers their median is no better than each of
 them, and is not taken out. It is the two-way median polish of Tukey (1977), as steps come.
 
-Median and MAD are renewed every `RENEWAL` steps, more often at first: in between they hold still.
+All of them are renewed every `RENEWAL` steps, more often at first: in between they hold still.
 The window holds the last steps, with a gap where a value was missing or not admitted. A stream of
 which more than a quarter of the window was not admitted begins anew.
 
@@ -42,6 +43,7 @@ LASTING: Final = WINDOW // 4  # of the window's steps rejected: that is no outli
 RENEWAL: Final = 16  # a power of two: before that many steps it is renewed after 1, 2, 4, 8
 FEWEST_LAYERS: Final = 4  # for their median to be taken out
 MAD_TO_SIGMA: Final = 1.4826  # the MAD of a normal distribution is σ/1.4826
+TENTHS_TO_SIGMA: Final = 2.563  # and its tenths lie 2.563 σ apart
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class DoubleCentred:
 
     @property
     def spread(self) -> Floats:
-        """1.4826 · MAD + s₀ of each stream, (kinds, ranks, layers); NaN before the first step."""
+        """What r − m is divided by, of each stream, (kinds, ranks, layers); NaN before the first step."""
         return self._past.spread
 
     def score(self, x: Floats) -> Scored:
@@ -219,7 +221,10 @@ class DoubleCentred:
         # few steps show less of how far a stream moves: not at all less if these are independent,
         # by the root of their number if it wanders
         widened = (WINDOW / np.clip(count, FEWEST, WINDOW)) ** 0.5
-        spread = MAD_TO_SIGMA * (widened * middles_of_sorted(apart, count)).reshape(self._shape)
+        wide = np.fmax(
+            MAD_TO_SIGMA * middles_of_sorted(apart, count), _between_tenths(ordered, count)
+        )
+        spread = (widened * wide).reshape(self._shape)
         judgeable = ((count >= FEWEST) & (steps >= WARM_UP)).reshape(self._shape)
         return _Past(
             steps=steps,
@@ -250,6 +255,15 @@ class DoubleCentred:
         """Undo what was admitted since; there was no alarm in it."""
         self._past, overwritten = remembered
         self._window[:, _columns(self._past.steps, overwritten.shape[1])] = overwritten
+
+
+def _between_tenths(ordered: NDArray[np.float32], count: NDArray[np.int64]) -> Floats:
+    """σ by the range between the tenths of the first `count` values of each sorted row."""
+    rows, last = np.arange(len(ordered)), np.maximum(count - 1, 0)
+    low = ordered[rows, last // 10]
+    high = ordered[rows, last - last // 10]
+    found: Floats = (high.astype(np.float64) - low) / TENTHS_TO_SIGMA
+    return np.where(count > 0, found, np.nan)
 
 
 def _columns(first: int, steps: int) -> slice | NDArray[np.int64]:

@@ -30,17 +30,17 @@ class Kind:
         name: of it.
         floor: s₀ of `double_centred`, in the unit of the statistic.
         tail: calibrated, of the |score| of a single stream.
-        ranged: whether a stream's value is no alarm where the stream has been before, however
-            seldom, nor beyond that by as much as it has moved so far. For what moves between a few levels (the rows of an embedding that a short
-            batch leaves out, an expert without tokens), and stays at most steps at one of them: a
-            new most by one row is no surprise then.
+        ranged: if given, a stream's value is no alarm where the stream has been before, however
+            seldom, nor beyond that by so many times of how far it has moved so far. For what moves between a few levels (the rows of an embedding that a short
+            batch leaves out, an expert without tokens), and stays at most steps at one of them;
+            with 1, a new most by one row is no surprise.
         upwards: whether only what is above its past is out of its limits.
     """
 
     name: str
     floor: float
     tail: Tail
-    ranged: bool = False
+    ranged: float | None = None
     upwards: bool = False
 
 
@@ -98,7 +98,9 @@ class LayerWatch:
             self._low_floors = low_floors[self._wide]
         self._limits = self._values()
         self._ranges = {
-            place: SeenRange((ranks, layers)) for place, kind in enumerate(kinds) if kind.ranged
+            place: SeenRange((ranks, layers), beyond=kind.ranged)
+            for place, kind in enumerate(kinds)
+            if kind.ranged is not None
         }
         self._steps = 0
         self._alarmed = np.full(len(kinds), -_SEPARATE)  # step of the newest alarm

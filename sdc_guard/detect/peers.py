@@ -31,7 +31,7 @@ NEARLY: Final = 3.0  # σ; what is so far off counts as one of many beside anoth
 # Tails of a single stream's |score|; a run's own take their place within its first few hundred
 # compared steps. Calibrated with benchmarks/calibrate_peers.py on the seeds 100 to 102.
 KINDS: Final = (
-    replace(tails.NORM, floor=0.1, tail=Tail(level=3.0, share=0.01, scale=0.75, shape=0.1)),
+    replace(tails.NORM, tail=Tail(level=3.0, share=0.01, scale=0.75, shape=0.1)),
     # a mean over more examples has a smaller peak: ranks whose batches differ in size move it
     replace(tails.PEAK, floor=0.15, tail=Tail(level=2.7, share=0.01, scale=0.55, shape=0.1)),
     replace(tails.ZEROS, tail=Tail(level=0.8, share=0.01, scale=0.4, shape=0.1)),

@@ -136,7 +136,7 @@ def test_a_loss_that_jumps_and_one_that_stays_nonfinite() -> None:
 
 
 def test_many_layers_at_once_are_one_alert_that_names_no_tensor() -> None:
-    signals = scaled(next_step(), slice(10), np.geomspace(50, 5000, 10))
+    signals = scaled(next_step(), slice(10), np.geomspace(100, 5000, 10))
     (alert,) = warm().judge(WARM, signals, 2.0)
     assert (alert.detector, alert.layer) == ("gradient_norm", None)
     assert "10 of 24 layers at once" in alert.detail["text"]
