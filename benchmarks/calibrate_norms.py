@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import small_trainings
 import torch
 
 from sdc_guard import Alert, RunReader
@@ -31,8 +32,6 @@ from sdc_guard.detect.peaks import Tail, pareto
 from sdc_guard.detect.proportion import wilson
 from sdc_guard.detect.sensor import FALSE_INCIDENTS, STATISTICS, StepSensor
 from sdc_guard.detect.step_signals import StepSignals
-
-import small_trainings
 
 # of single streams' scores: so that a few hundred are peaks, where there is one stream or 52
 SHARES = {"norm": 1e-3, "peak": 1e-3, "zeros": 1e-3, "shift": 1e-3, "total": 0.05, "loss": 0.05}

@@ -8,6 +8,7 @@ it yields are the signals of its steps, as a guard measures them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +64,7 @@ class Recurrent(nn.Module):
 def relu_mlp(*widths: int) -> nn.Sequential:
     """Linear layers with ReLU in between."""
     parts: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         parts += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*parts[:-1])
 

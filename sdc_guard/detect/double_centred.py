@@ -7,11 +7,12 @@ x is the logarithm of a measure of (rank, layer) at a step.
 
 m, MAD and q are the median, the median absolute deviation and the quantiles of the layer's last
 `WINDOW` admitted r; the level is m. The MAD of a stream that goes between two levels (two tasks in
-turn, a short batch at times) is that of the more frequent one alone; its tenths see both. So a change that all ranks share (a schedule of the learning rate) and one that all
-layers of a rank share (a spike of the whole model, a bad batch) leave z as it is. Layers differ in
-size by orders of magnitude: without their own levels the median over them would be the value, and
-the noise, of the one layer in the middle. With few layers their median is no better than each of
-them, and is not taken out. It is the two-way median polish of Tukey (1977), as steps come.
+turn, a short batch at times) is that of the more frequent one alone; its tenths see both. So a
+change that all ranks share (a schedule of the learning rate) and one that all layers of a rank
+share (a spike of the whole model, a bad batch) leave z as it is. Layers differ in size by orders of
+magnitude: without their own levels the median over them would be the value, and the noise, of the
+one layer in the middle. With few layers their median is no better than each of them, and is not
+taken out. It is the two-way median polish of Tukey (1977), as steps come.
 
 All of them are renewed every `RENEWAL` steps, more often at first: in between they hold still.
 The window holds the last steps, with a gap where a value was missing or not admitted. A stream of
@@ -126,7 +127,7 @@ class DoubleCentred:
 
     @property
     def spread(self) -> Floats:
-        """What r − m is divided by, of each stream, (kinds, ranks, layers); NaN before the first step."""
+        """What r − m is divided by, (kinds, ranks, layers); NaN before the first step."""
         return self._past.spread
 
     def score(self, x: Floats) -> Scored:

@@ -31,9 +31,10 @@ class Kind:
         floor: s₀ of `double_centred`, in the unit of the statistic.
         tail: calibrated, of the |score| of a single stream.
         ranged: if given, a stream's value is no alarm where the stream has been before, however
-            seldom, nor beyond that by so many times of how far it has moved so far. For what moves between a few levels (the rows of an embedding that a short
-            batch leaves out, an expert without tokens), and stays at most steps at one of them;
-            with 1, a new most by one row is no surprise.
+            seldom, nor beyond that by so many times of how far it has moved so far. For what moves
+            between a few levels (the rows of an embedding that a short batch leaves out, an expert
+            without tokens), and stays at most steps at one of them; with ½, a new most by one row
+            is no surprise.
         upwards: whether only what is above its past is out of its limits.
     """
 

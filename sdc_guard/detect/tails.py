@@ -22,7 +22,7 @@ from .peaks import Tail
 
 NORM: Final = Kind("norm", 0.05, Tail(level=4.0, share=1e-3, scale=0.75, shape=0.19))
 PEAK: Final = Kind("peak", 0.05, Tail(level=3.5, share=1e-3, scale=0.6, shape=0.15), ranged=0.0)
-ZEROS: Final = Kind("zeros", 0.25, Tail(level=1.5, share=1e-3, scale=0.4, shape=0.1), ranged=1.0)
+ZEROS: Final = Kind("zeros", 0.25, Tail(level=1.5, share=1e-3, scale=0.4, shape=0.1), ranged=0.5)
 TOTAL: Final = Kind("total", 0.05, Tail(level=2.2, share=0.05, scale=1.0, shape=0.1))
 LOSS: Final = Kind("loss", 0.05, Tail(level=1.3, share=0.05, scale=0.4, shape=0.1), upwards=True)
 SHIFT: Final = Tail(level=40.0, share=1e-3, scale=8.0, shape=0.1)
