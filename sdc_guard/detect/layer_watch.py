@@ -191,11 +191,18 @@ class LayerWatch:
         Returns:
             Streams that begin anew, bool (kinds, ranks, layers); None for none.
         """
+        within = {
+            kind: seen.holds(judged.residual[:, kind])
+            for kind, seen in self._ranges.items()
+            if seen.beyond > 0
+        }
         anew = self.past.admit(judged.residual, None if judged.over is None else ~judged.over)
         for kind, seen in self._ranges.items():
             over_kind = None if judged.over is None else judged.over[:, kind]
             seen.take(judged.residual[:, kind], over_kind)
         scores = np.abs(judged.score)
+        for kind, known in within.items():  # a count's steps have no tail that could be fitted
+            scores[:, kind][known] = np.nan
         for kind in self._upwards:
             scores[:, kind] = np.maximum(judged.score[:, kind], 0.0)  # NaN stays
         scores = scores.reshape(*judged.score.shape[:2], -1)

@@ -22,7 +22,7 @@ class SeenRange:
     """
 
     def __init__(self, shape: tuple[int, ...], *, beyond: float = 0.0) -> None:
-        self._beyond = beyond
+        self.beyond = beyond
         self._low, self._high = np.full(shape, np.inf), np.full(shape, -np.inf)
         # those of an alarm that goes on
         self._low_now: Floats | None = None
@@ -36,7 +36,7 @@ class SeenRange:
         """
         known = self._high >= self._low
         width = np.where(known, self._high, 0.0) - np.where(known, self._low, 0.0)
-        more = self._beyond * width
+        more = self.beyond * width
         held: Bools = known & (values >= self._low - more) & (values <= self._high + more)
         return held
 
