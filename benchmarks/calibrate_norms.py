@@ -5,7 +5,10 @@
     done
     python benchmarks/calibrate_norms.py tails runs/healthy/10[0-6]
     python benchmarks/calibrate_norms.py judge runs/healthy/10[7-9] runs/healthy/11?
+    python benchmarks/calibrate_norms.py tails --small 300 301 302
+    python benchmarks/calibrate_norms.py judge --small 310 311 312
 
+`--small` takes the trainings of small_trainings.py with these seeds instead of recorded runs.
 `tails` prints what stands in sdc_guard/detect/tails.py. `judge` has a sensor with these tails judge
 each run from its first step, and counts alerts and incidents, with Wilson's interval of 95 % of
 their rate. Judge other seeds than those that the tails were fitted to.
@@ -15,10 +18,13 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import small_trainings
+import torch
 
 from sdc_guard import Alert, RunReader
 from sdc_guard.detect.incidents import QUIET_STEPS
@@ -54,21 +60,45 @@ def recorded(run: Path) -> tuple[np.ndarray, Iterator[Step]]:
     return numel, steps()
 
 
-def scores_of(run: Path) -> dict[str, np.ndarray]:
-    """|score| of every stream and step that is judged, by statistic."""
-    numel, steps = recorded(run)
+@dataclass(frozen=True)
+class Source:
+    """A recorded run, or a small training."""
+
+    name: str
+    read: Callable[[], tuple[np.ndarray, Iterable[Step]]]
+
+
+def of_run(path: Path) -> Source:
+    """The run in a folder."""
+    return Source(path.name, lambda: recorded(path))
+
+
+def of_training(kind: str, seed: int, steps: int) -> Source:
+    """One of `small_trainings.KINDS`."""
+
+    def read() -> tuple[np.ndarray, Iterable[Step]]:
+        numel, found = small_trainings.recorded(kind, seed, steps)
+        return numel, [(step, signals, loss) for step, (signals, loss) in enumerate(found)]
+
+    return Source(f"{kind} {seed}", read)
+
+
+def scores_of(run: Source) -> dict[str, np.ndarray]:
+    """|score| of every stream and step that is judged, by statistic; of the loss, only upwards."""
+    numel, steps = run.read()
     sensor = StepSensor([str(layer) for layer in range(len(numel))], numel, false_incidents=None)
     found: dict[str, list[np.ndarray]] = {name: [] for name in STATISTICS}
     for step, signals, loss in steps:
         scores = sensor.scores(signals, loss)
         for name in STATISTICS:
-            found[name].append(np.abs(np.atleast_1d(getattr(scores, name))))
+            of_step = np.atleast_1d(getattr(scores, name))
+            found[name].append(np.maximum(of_step, 0) if name == "loss" else np.abs(of_step))
         sensor.judge(step, signals, loss)
     flat = {name: np.concatenate(parts) for name, parts in found.items()}
     return {name: values[np.isfinite(values)] for name, values in flat.items()}
 
 
-def print_tails(runs: list[Path]) -> None:
+def print_tails(runs: list[Source]) -> None:
     """The tail of each statistic over all runs, and the largest score of each run."""
     by_run = [scores_of(run) for run in runs]
     print(f"{'statistic':<10}{'values':>9}  tail; largest score of each run")
@@ -78,13 +108,13 @@ def print_tails(runs: list[Path]) -> None:
         peaks = values[values > level] - level
         scale, shape = pareto(peaks)
         tail = Tail(level, len(peaks) / len(values), scale, shape)
-        most = " ".join(f"{scores[name].max():.1f}" for scores in by_run)
+        most = " ".join(f"{scores[name].max(initial=0):.1f}" for scores in by_run)
         print(f"{name:<10}{len(values):>9}  {tail}; {most}")
 
 
-def judged(run: Path, budget: float) -> tuple[int, list[Alert]]:
+def judged(run: Source, budget: float) -> tuple[int, list[Alert]]:
     """Steps of a run, and the alerts that a fresh sensor raises."""
-    numel, steps = recorded(run)
+    numel, steps = run.read()
     names = [str(layer) for layer in range(len(numel))]
     sensor = StepSensor(names, numel, false_incidents=budget)
     alerts: list[Alert] = []
@@ -95,16 +125,16 @@ def judged(run: Path, budget: float) -> tuple[int, list[Alert]]:
     return count, alerts
 
 
-def print_false_incidents(runs: list[Path], budget: float) -> None:
+def print_false_incidents(runs: list[Source], budget: float) -> None:
     """Alerts and incidents of each run, and their rate over all of them."""
-    print(f"{'run':<16}{'steps':>8}{'alerts':>8}{'incidents':>10}  by")
+    print(f"{'run':<24}{'steps':>8}{'alerts':>8}{'incidents':>10}  by")
     total = incidents = 0
     for run in runs:
         count, alerts = judged(run, budget)
         steps = np.unique([alert.step for alert in alerts])
         opened = 0 if not len(steps) else 1 + int((np.diff(steps) > QUIET_STEPS).sum())
         by = sorted({alert.detector for alert in alerts})
-        print(f"{run.name:<16}{count:>8}{len(alerts):>8}{opened:>10}  {', '.join(by)}")
+        print(f"{run.name:<24}{count:>8}{len(alerts):>8}{opened:>10}  {', '.join(by)}")
         total, incidents = total + count, incidents + opened
     low, high = wilson(incidents, total)
     print(
@@ -116,14 +146,21 @@ def main() -> None:
     """Print a table over the runs named on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=["tails", "judge"])
-    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("runs", nargs="*", type=Path)
+    parser.add_argument("--small", nargs="*", type=int, default=[], metavar="SEED")
+    parser.add_argument("--steps", type=int, default=600, help="of each small training")
     parser.add_argument("--budget", type=float, default=FALSE_INCIDENTS)
     given = parser.parse_args()
+    torch.set_num_threads(1)
+    runs = [of_run(run) for run in given.runs]
+    runs += [of_training(k, s, given.steps) for k in small_trainings.KINDS for s in given.small]
+    if not runs:
+        parser.error("name runs, or seeds after --small")
     print(f"{platform.machine()}, numpy {np.__version__}")
     if given.what == "tails":
-        print_tails(given.runs)
+        print_tails(runs)
     else:
-        print_false_incidents(given.runs, given.budget)
+        print_false_incidents(runs, given.budget)
 
 
 if __name__ == "__main__":

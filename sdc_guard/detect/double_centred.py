@@ -3,17 +3,20 @@
 x is the logarithm of a measure of (rank, layer) at a step.
 
     r = x − median over ranks − c,   c = median over layers of (r − the layer's own level)
-    z = (r − m) / (1.4826 · MAD + s₀)
+    z = (r − m) / (max(1.4826 · MAD, (q₉₀ − q₁₀) / 2.563) + s₀)
 
-m and MAD are the median and the median absolute deviation of the layer's last `WINDOW` admitted r;
-the level is m. So a change that all ranks share (a schedule of the learning rate) and one that all
-layers of a rank share (a spike of the whole model, a bad batch) leave z as it is. Layers differ in
-size by orders of magnitude: without their own levels the median over them would be the value, and
-the noise, of the one layer in the middle. With few layers their median is no better than each of
-them, and is not taken out. It is the two-way median polish of Tukey (1977), as steps come.
+m, MAD and q are the median, the median absolute deviation and the quantiles of the layer's last
+`WINDOW` admitted r; the level is m. The MAD of a stream that goes between two levels (two tasks in
+turn, a short batch at times) is that of the more frequent one alone; its tenths see both. So a
+change that all ranks share (a schedule of the learning rate) and one that all layers of a rank
+share (a spike of the whole model, a bad batch) leave z as it is. Layers differ in size by orders of
+magnitude: without their own levels the median over them would be the value, and the noise, of the
+one layer in the middle. With few layers their median is no better than each of them, and is not
+taken out. It is the two-way median polish of Tukey (1977), as steps come.
 
-Median and MAD are renewed every `RENEWAL` steps, more often at first: in between they hold still.
-The window holds the last steps, with a gap where a value was missing or not admitted.
+All of them are renewed every `RENEWAL` steps, more often at first: in between they hold still.
+The window holds the last steps, with a gap where a value was missing or not admitted. A stream of
+which more than a quarter of the window was not admitted begins anew.
 
 A median over the window lags half of it behind a trend, which summed up step by step looks like a
 shift. `Scored.detrended` is z against the line through the medians of the older and the newer half
@@ -35,11 +38,13 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 WINDOW: Final = 128
-WARM_UP: Final = 32  # values in the window before a stream is judged
-LASTING: Final = WINDOW - WARM_UP  # rejected steps that leave too little in the window to judge by
+WARM_UP: Final = 64  # steps before anything is judged
+FEWEST: Final = 32  # values in the window before a stream is judged: some miss steps
+LASTING: Final = WINDOW // 4  # of the window's steps rejected: that is no outlier any more
 RENEWAL: Final = 16  # a power of two: before that many steps it is renewed after 1, 2, 4, 8
 FEWEST_LAYERS: Final = 4  # for their median to be taken out
 MAD_TO_SIGMA: Final = 1.4826  # the MAD of a normal distribution is σ/1.4826
+TENTHS_TO_SIGMA: Final = 2.563  # and its tenths lie 2.563 σ apart
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,6 @@ class DoubleCentred:
         ranks: how many; 1 for a process alone, whose ranks' median is then not taken out.
         floors: s₀ of each kind of measure, in the unit of its x: a stream that never moved is no
             reason to divide by zero.
-        warm_up: values in the window before a stream is judged.
         trends: whether `Scored.detrended` is wanted; it is NaN until the window is full.
     """
 
@@ -99,12 +103,11 @@ class DoubleCentred:
         *,
         ranks: int = 1,
         floors: Sequence[float],
-        warm_up: int = WARM_UP,
         trends: bool = False,
     ) -> None:
         self._shape = (len(floors), ranks, layers)
         self._floors = np.array(floors)[:, None, None]
-        self._warm_up, self._trends = warm_up, trends
+        self._trends = trends
         # a row a stream, so that each lies in one piece; float32 sorts several times faster
         self._window = np.full((len(floors) * ranks * layers, WINDOW), np.nan, dtype=np.float32)
         unknown = np.full(self._shape, np.nan)
@@ -121,6 +124,11 @@ class DoubleCentred:
     def judgeable(self) -> Bools:
         """Streams with enough past, shape (kinds, ranks, layers)."""
         return self._past.judgeable
+
+    @property
+    def spread(self) -> Floats:
+        """What r − m is divided by, (kinds, ranks, layers); NaN before the first step."""
+        return self._past.spread
 
     def score(self, x: Floats) -> Scored:
         """Score some steps; nothing is changed.
@@ -163,13 +171,16 @@ class DoubleCentred:
             healthy: streams that raised no alarm, like `residual`; None for all.
 
         Returns:
-            The streams, shape (kinds, ranks, layers), that were out of their limits for so long
-            that they begin anew: a shift that stands is the new level. None for none.
+            The streams, shape (kinds, ranks, layers), that were out of their limits so often that
+            they begin anew: a shift that stands is the new level, and what goes back and forth
+            between two levels is no outlier at either. None for none.
         """
-        values = residual if healthy is None else np.where(healthy, residual, np.nan)
+        # infinite, and not a gap: what was rejected is counted
+        values = residual if healthy is None else np.where(healthy, residual, np.inf)
         steps, before = len(values), self._past
-        self._window[:, _columns(before.steps, steps)] = values.reshape(steps, -1).T
-        rejected, anew = self._count_rejected(healthy, steps)
+        columns = _columns(before.steps, steps)
+        rejected, anew = self._count_rejected(healthy, self._window[:, columns])
+        self._window[:, columns] = values.reshape(steps, -1).T
         now = before.steps + steps
         if anew is not None:
             self._window[anew.ravel()] = np.nan
@@ -177,15 +188,26 @@ class DoubleCentred:
         self._past = self._renewed(now, rejected) if renew else _moved(before, now, rejected)
         return anew
 
+    def forget(self, kind: int) -> None:
+        """Begin anew with all streams of a kind: what comes is not comparable with its past."""
+        self._window.reshape(len(self._floors), -1)[kind] = np.nan
+        rejected = self._past.rejected
+        if rejected is not None:
+            rejected = rejected.copy()
+            rejected[kind] = 0
+        self._past = self._renewed(self._past.steps, rejected)
+
     def _count_rejected(
-        self, healthy: Bools | None, steps: int
+        self, healthy: Bools | None, overwritten: NDArray[np.float32]
     ) -> tuple[NDArray[np.int64] | None, Bools | None]:
-        """Net number of rejected steps of each stream, back to 0 as it is admitted again."""
+        """Rejected steps of each stream in the window as it will be."""
         before = self._past.rejected
         if healthy is None and before is None:
             return None, None
-        out = np.zeros(self._shape, dtype=np.int64) if healthy is None else (~healthy).sum(axis=0)
-        rejected = np.maximum(0, (0 if before is None else before) + 2 * out - steps)
+        rejected = np.zeros(self._shape, dtype=np.int64) if before is None else before
+        rejected = rejected - np.isinf(overwritten).sum(axis=1).reshape(self._shape)
+        if healthy is not None:
+            rejected += (~healthy).sum(axis=0)
         anew: Bools = rejected >= LASTING
         rejected = np.where(anew, 0, rejected)
         return (rejected if rejected.any() else None), (anew if anew.any() else None)
@@ -194,13 +216,17 @@ class DoubleCentred:
         ordered = np.sort(self._window, axis=1)  # NaN sorts last
         count = np.isfinite(ordered).sum(axis=1)
         middle = middles_of_sorted(ordered, count)
-        apart = np.abs(ordered - middle[:, None].astype(np.float32))
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(ordered - middle[:, None].astype(np.float32))
         apart.sort(axis=1)
         # few steps show less of how far a stream moves: not at all less if these are independent,
-        # by the root of their number if it wanders; between the two
-        widened = (WINDOW / np.clip(count, self._warm_up, WINDOW)) ** 0.25
-        spread = MAD_TO_SIGMA * (widened * middles_of_sorted(apart, count)).reshape(self._shape)
-        judgeable = (count >= self._warm_up).reshape(self._shape)
+        # by the root of their number if it wanders
+        widened = (WINDOW / np.clip(count, FEWEST, WINDOW)) ** 0.5
+        wide = np.fmax(
+            MAD_TO_SIGMA * middles_of_sorted(apart, count), _between_tenths(ordered, count)
+        )
+        spread = (widened * wide).reshape(self._shape)
+        judgeable = ((count >= FEWEST) & (steps >= WARM_UP)).reshape(self._shape)
         return _Past(
             steps=steps,
             level=middle.reshape(self._shape),
@@ -230,6 +256,15 @@ class DoubleCentred:
         """Undo what was admitted since; there was no alarm in it."""
         self._past, overwritten = remembered
         self._window[:, _columns(self._past.steps, overwritten.shape[1])] = overwritten
+
+
+def _between_tenths(ordered: NDArray[np.float32], count: NDArray[np.int64]) -> Floats:
+    """σ by the range between the tenths of the first `count` values of each sorted row."""
+    rows, last = np.arange(len(ordered)), np.maximum(count - 1, 0)
+    low = ordered[rows, last // 10]
+    high = ordered[rows, last - last // 10]
+    found: Floats = (high.astype(np.float64) - low) / TENTHS_TO_SIGMA
+    return np.where(count > 0, found, np.nan)
 
 
 def _columns(first: int, steps: int) -> slice | NDArray[np.int64]:

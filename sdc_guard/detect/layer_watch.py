@@ -1,8 +1,8 @@
 """Statistics of many layers, and of several ranks: what is out of its limits, and what is kept.
 
-What is out of its limits is not admitted to the past that it was judged by. A stream that stays
-out begins anew after `double_centred.LASTING` steps: a shift that stands is one incident, and then
-the level of that stream.
+What is out of its limits is not admitted to the past that it was judged by. A stream that was out
+in `double_centred.LASTING` steps of its window begins anew: a shift that stands is one incident,
+and then the level of that stream.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from .double_centred import MAD_TO_SIGMA, RENEWAL, Bools, DoubleCentred, Floats
+from .double_centred import MAD_TO_SIGMA, RENEWAL, Bools, DoubleCentred, Floats, Scored
 from .medians import middles
 from .peaks import PeakThreshold, Tail
 from .seen_range import SeenRange
 
-LOWEST: Final = 4.0  # σ; what is nearer is not worth telling, be it ever so rare
+LOWEST: Final = 5.0  # σ; what is nearer is not worth telling, be it ever so rare
 _SEPARATE: Final = 25  # steps without an alarm between two that count as separate for the tail
 
 
@@ -30,15 +30,19 @@ class Kind:
         name: of it.
         floor: s₀ of `double_centred`, in the unit of the statistic.
         tail: calibrated, of the |score| of a single stream.
-        ranged: whether a stream's value is no alarm where the stream has been before, however
-            seldom. For what moves between a few levels (the rows of an embedding that a short
-            batch leaves out, an expert without tokens), and stays at most steps at one of them.
+        ranged: if given, a stream's value is no alarm where the stream has been before, however
+            seldom, nor beyond that by so many times of how far it has moved so far. For what moves
+            between a few levels (the rows of an embedding that a short batch leaves out, an expert
+            without tokens), and stays at most steps at one of them; with ½, a new most by one row
+            is no surprise.
+        upwards: whether only what is above its past is out of its limits.
     """
 
     name: str
     floor: float
     tail: Tail
-    ranged: bool = False
+    ranged: float | None = None
+    upwards: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class LayerWatch:
         budget: probability with which a healthy step may raise an alarm by one of the kinds; None
             for never.
         trends: whether `Judged.detrended` is wanted.
+        low_floors: float64 (layers,), added to the spread where the first kind is below its level:
+            see `step_signals.low_floors`. None for none.
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class LayerWatch:
         ranks: int = 1,
         budget: float | None,
         trends: bool = False,
+        low_floors: Floats | None = None,
     ) -> None:
         self.past = DoubleCentred(
             layers, ranks=ranks, floors=[kind.floor for kind in kinds], trends=trends
@@ -86,9 +93,15 @@ class LayerWatch:
             PeakThreshold(budget, kind.tail.of_the_largest(ranks * layers), LOWEST)
             for kind in kinds
         ]
+        self._upwards = [place for place, kind in enumerate(kinds) if kind.upwards]
+        self._wide = np.flatnonzero(low_floors > 0.0) if low_floors is not None else None
+        if self._wide is not None and low_floors is not None:
+            self._low_floors = low_floors[self._wide]
         self._limits = self._values()
         self._ranges = {
-            place: SeenRange((ranks, layers)) for place, kind in enumerate(kinds) if kind.ranged
+            place: SeenRange((ranks, layers), beyond=kind.ranged)
+            for place, kind in enumerate(kinds)
+            if kind.ranged is not None
         }
         self._steps = 0
         self._alarmed = np.full(len(kinds), -_SEPARATE)  # step of the newest alarm
@@ -98,15 +111,20 @@ class LayerWatch:
         """Steps that may be judged together; at least 1."""
         return self.past.until_renewal
 
-    def judge(self, x: Floats) -> Judged:
+    def judge(self, x: Floats, excused: Bools | None = None) -> Judged:
         """Judge some steps; nothing is changed.
 
         Args:
             x: float64 (steps, kinds, ranks, layers), no more steps than `at_once`; NaN for what is
                 not to be judged.
+            excused: what is taken in and is no alarm, whatever its value, bool like `x`.
         """
         scored = self.past.score(x)
-        z, over = scored.z, np.abs(scored.z) > self._limits
+        scored = self._widened(scored)
+        z = scored.z
+        over = self._over(z)
+        if excused is not None:
+            z, over = np.where(excused, np.nan, z), over & ~excused
         if self._ranges and over.any():
             z = z.copy()
             for kind, seen in self._ranges.items():
@@ -114,6 +132,28 @@ class LayerWatch:
                 over[:, kind] &= ~known
                 z[:, kind][known] = np.nan
         return Judged(scored.residual, z, over if over.any() else None, scored.detrended)
+
+    def _over(self, z: Floats) -> Bools:
+        over: Bools = np.abs(z) > self._limits
+        for kind in self._upwards:
+            over[:, kind] &= z[:, kind] > 0
+        return over
+
+    def _widened(self, scored: Scored) -> Scored:
+        """The same with the low floors."""
+        if self._wide is None or not self._wide.size:
+            return scored
+        spread = self.past.spread[0][:, self._wide]
+        less = spread / (spread + self._low_floors)
+        for z in (scored.z[:, 0], scored.detrended):
+            if z is not None:
+                some = z[..., self._wide]
+                z[..., self._wide] = np.where(some < 0, some * less, some)
+        return scored
+
+    def forget(self, kind: int) -> None:
+        """Begin anew with a kind: what comes is not comparable with its past."""
+        self.past.forget(kind)
 
     def judge_beside(self, judged: Judged, odd: Bools) -> Judged:
         """The same for steps that are odd as a whole, as with a garbage batch.
@@ -129,7 +169,7 @@ class LayerWatch:
         apart = np.abs(z - middles(z))
         spread = np.fmax(1.0, MAD_TO_SIGMA * middles(apart))
         score = np.where(odd[:, None, None, None], z / spread, z)
-        over = np.abs(score) > self._limits
+        over = self._over(score)
         return replace(judged, score=score, over=over if over.any() else None)
 
     @staticmethod
@@ -151,11 +191,21 @@ class LayerWatch:
         Returns:
             Streams that begin anew, bool (kinds, ranks, layers); None for none.
         """
+        within = {
+            kind: seen.holds(judged.residual[:, kind])
+            for kind, seen in self._ranges.items()
+            if seen.beyond > 0
+        }
         anew = self.past.admit(judged.residual, None if judged.over is None else ~judged.over)
         for kind, seen in self._ranges.items():
             over_kind = None if judged.over is None else judged.over[:, kind]
             seen.take(judged.residual[:, kind], over_kind)
-        scores = np.abs(judged.score).reshape(*judged.score.shape[:2], -1)
+        scores = np.abs(judged.score)
+        for kind, known in within.items():  # a count's steps have no tail that could be fitted
+            scores[:, kind][known] = np.nan
+        for kind in self._upwards:
+            scores[:, kind] = np.maximum(judged.score[:, kind], 0.0)  # NaN stays
+        scores = scores.reshape(*judged.score.shape[:2], -1)
         peaks = np.fmax.reduce(scores, axis=2, initial=np.nan)
         if judged.over is not None:
             over: Bools = np.logical_or.reduce(judged.over, axis=(2, 3))

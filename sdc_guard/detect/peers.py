@@ -27,11 +27,13 @@ from .shift_watch import ShiftWatch
 
 MANY: Final = 0.25  # of a rank's layers: so many at once are not single ones
 FEWEST_MANY: Final = 3
+NEARLY: Final = 3.0  # σ; what is so far off counts as one of many beside another that is out
 # Tails of a single stream's |score|; a run's own take their place within its first few hundred
 # compared steps. Calibrated with benchmarks/calibrate_peers.py on the seeds 100 to 102.
 KINDS: Final = (
     replace(tails.NORM, tail=Tail(level=3.0, share=0.01, scale=0.75, shape=0.1)),
-    replace(tails.PEAK, tail=Tail(level=2.7, share=0.01, scale=0.55, shape=0.1)),
+    # a mean over more examples has a smaller peak: ranks whose batches differ in size move it
+    replace(tails.PEAK, floor=0.15, tail=Tail(level=2.7, share=0.01, scale=0.55, shape=0.1)),
     replace(tails.ZEROS, tail=Tail(level=0.8, share=0.01, scale=0.4, shape=0.1)),
 )
 RANK: Final = Kind("rank", tails.TOTAL.floor, Tail(level=4.0, share=0.01, scale=1.2, shape=0.15))
@@ -116,9 +118,11 @@ def _whole(rank: Judged, layers: Judged, present: Bools) -> Bools | None:
     """Ranks that are out of their limits, or many of whose layers are; (steps, ranks, 1)."""
     found = None if rank.over is None else rank.over[:, 0]
     if layers.over is not None:
-        out = np.logical_or.reduce(layers.over, axis=1).sum(axis=2, keepdims=True)
+        out = np.logical_or.reduce(layers.over, axis=1).any(axis=2, keepdims=True)
+        nearly = layers.over | (np.abs(layers.score) > NEARLY)
+        count = np.logical_or.reduce(nearly, axis=1).sum(axis=2, keepdims=True)
         most = np.maximum(FEWEST_MANY, MANY * present.sum(axis=2, keepdims=True))
-        many: Bools = out >= most
+        many: Bools = out & (count >= most)
         found = many if found is None else found | many
     return found if found is not None and found.any() else None
 

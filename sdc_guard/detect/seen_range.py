@@ -16,21 +16,28 @@ class SeenRange:
 
     Args:
         shape: of one step's streams.
+        beyond: in widths of what was seen, how far outside still counts as within. What moves in
+            steps has a new most again and again: each is further than all before it by a step, and
+            seldom by as much as all of them together.
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], *, beyond: float = 0.0) -> None:
+        self.beyond = beyond
         self._low, self._high = np.full(shape, np.inf), np.full(shape, -np.inf)
         # those of an alarm that goes on
         self._low_now: Floats | None = None
         self._high_now: Floats | None = None
 
     def holds(self, values: Floats) -> Bools:
-        """Whether each value lies within what its stream has shown before.
+        """Whether each value lies within what its stream has shown before, or near enough.
 
         Args:
             values: shape (steps, *shape).
         """
-        held: Bools = (values >= self._low) & (values <= self._high)
+        known = self._high >= self._low
+        width = np.where(known, self._high, 0.0) - np.where(known, self._low, 0.0)
+        more = self.beyond * width
+        held: Bools = known & (values >= self._low - more) & (values <= self._high + more)
         return held
 
     def take(self, values: Floats, over: Bools | None) -> None:

@@ -20,10 +20,21 @@ from .layer_watch import Judged, LayerWatch
 from .not_finite import NotFinite, all_finite
 from .sensor_alerts import SensorAlerts
 from .shift_watch import JudgedShift, ShiftWatch
-from .step_signals import Ints, StepSignals, layer_statistics, log_losses, log_total_norm
+from .step_signals import (
+    LAYER_STATISTICS,
+    Ints,
+    StepSignals,
+    layer_statistics,
+    log_losses,
+    log_total_norm,
+    low_floors,
+    unused,
+)
 from .tails import LOSS, NORM, PEAK, SHIFT, TOTAL, ZEROS
 
 FALSE_INCIDENTS: Final = 1e-4  # a step
+_OF_ZEROS: Final = 2  # among those of a layer
+_OF_LOSS: Final = 1  # among the statistics of the whole
 STATISTICS: Final = ("norm", "peak", "zeros", "total", "loss", "shift")
 
 
@@ -85,9 +96,16 @@ class StepSensor:
         layers = len(names)
         budget = None if false_incidents is None else false_incidents / len(STATISTICS)
         norm = NORM if layers >= FEWEST_LAYERS else replace(NORM, tail=TOTAL.tail)
-        self._layers = LayerWatch([norm, PEAK, ZEROS], layers, budget=budget, trends=True)
+        self._layers = LayerWatch(
+            [norm, PEAK, ZEROS],
+            layers,
+            budget=budget,
+            trends=True,
+            low_floors=low_floors(self._numel),
+        )
         self._whole = LayerWatch([TOTAL, LOSS], 1, budget=budget)
         self._shift = ShiftWatch(layers, tail=SHIFT, budget=budget)
+        self._signed = False  # whether there was a loss below zero
         self._finite = NotFinite(names)
         self._said = SensorAlerts(names)
 
@@ -99,6 +117,9 @@ class StepSensor:
             signals: of all layers, shape (layers,).
             loss: the training loss, or None when it was not observed.
         """
+        if not self._signed and _below_zero([loss]):
+            self._signed = True
+            self._whole.forget(_OF_LOSS)
         block = self._judged(signals.many, [loss])
         alerts = [*self.judge_loss(step, loss), *self._finite.judge(step, signals.nonfinite)]
         if not block.quiet:
@@ -121,6 +142,8 @@ class StepSensor:
         """
         steps = len(signals.norms)
         if not all_finite(signals.nonfinite, losses) or steps >= WINDOW:
+            return False
+        if not self._signed and _below_zero(losses):
             return False
         before = self._remember(steps)
         first = 0
@@ -160,8 +183,8 @@ class StepSensor:
     def _judged(self, signals: StepSignals, losses: Sequence[float | None]) -> Block:
         with np.errstate(invalid="ignore", divide="ignore"):
             x = layer_statistics(signals, self._numel)
-            layers = self._layers.judge(x[:, :, None])
-            whole = np.stack([log_total_norm(signals), log_losses(losses)], axis=1)
+            layers = self._layers.judge(x[:, :, None], _excused(signals))
+            whole = np.stack([log_total_norm(signals), self._logs(losses)], axis=1)
             judged = self._whole.judge(whole[..., None, None])
             if judged.over is not None:
                 layers = self._layers.judge_beside(layers, _any_of_step(judged.over))
@@ -173,6 +196,9 @@ class StepSensor:
             if layers.over is not None:
                 z = np.where(layers.over[:, 0], np.nan, z)
             return Block(layers, judged, self._shift.judge(z))
+
+    def _logs(self, losses: Sequence[float | None]) -> Floats:
+        return log_losses(losses, signed=self._signed)
 
     def _admit(self, block: Block) -> None:
         anew = self._layers.admit(block.layers)
@@ -192,3 +218,17 @@ class StepSensor:
 def _any_of_step(over: Bools) -> Bools:
     found: Bools = np.logical_or.reduce(over.reshape(len(over), -1), axis=1)
     return found
+
+
+def _excused(signals: StepSignals) -> Bools | None:
+    """Zeros of what was not used, (steps, 3, 1, layers)."""
+    layers = unused(signals)
+    if layers is None:
+        return None
+    excused = np.zeros((len(layers), len(LAYER_STATISTICS), 1, layers.shape[1]), dtype=bool)
+    excused[:, _OF_ZEROS, 0] = layers
+    return excused
+
+
+def _below_zero(losses: Sequence[float | None]) -> bool:
+    return any(loss is not None and loss < 0 for loss in losses)

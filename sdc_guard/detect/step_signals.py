@@ -15,7 +15,12 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _ZEROS_BEFORE: Final = 4.0
+# Zeros come by rows: a token that a batch does not have, a unit that is off. A row of a matrix of n
+# elements has about √n of them; where there was none before, one is little.
+_ROWS_BEFORE: Final = 0.5
 _MOST_AT_ONCE: Final = 0.5  # of the layers: when more are zero, the step has nothing to teach
+_TOGETHER: Final = 2  # entirely zero layers: then something was not used, and no tensor was lost
+_LOW_TAIL: Final = 4.0
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,10 @@ def layer_statistics(signals: StepSignals, numel: Ints) -> Floats:
 
     * log of the norm. A true zero gradient and a missing one are not small norms.
     * log of max|g| over the norm: 0 if one element is all there is.
-    * log-odds of an element to be exactly zero, (zeros + 4) / (others + ½): a few zeros among many
-      elements come and go.
+    * log-odds of an element to be exactly zero, (zeros + 4 + √numel/2) / (others + ½): a few zeros
+      among many elements come and go, and so does a row of a matrix.
+
+    A single element has no peak beside its norm.
 
     Args:
         signals: with an axis of steps.
@@ -77,7 +84,8 @@ def layer_statistics(signals: StepSignals, numel: Ints) -> Floats:
         np.log(norms, out=found[:, 0])
         np.log(signals.max_abs, out=found[:, 1])
         found[:, 1] -= found[:, 0]
-    odds = (signals.zeros + _ZEROS_BEFORE) / (np.maximum(numel - signals.zeros, 0) + 0.5)
+    found[:, 1, numel == 1] = np.nan
+    odds = (signals.zeros + _zeros_before(numel)) / (np.maximum(numel - signals.zeros, 0) + 0.5)
     np.log(odds, out=found[:, 2])
     if not (norms > 0).all():
         _leave_out(found, norms)
@@ -87,14 +95,49 @@ def layer_statistics(signals: StepSignals, numel: Ints) -> Floats:
 def _leave_out(found: Floats, norms: Floats) -> None:
     """Put NaN where a layer has no gradient, one that is not finite, or nothing but zeros.
 
-    In a step in which half of the layers are nothing but zeros, their zeros are those of the loss:
-    rewards without any difference, a batch that is masked out.
+    In a step in which half of the layers are nothing but zeros, or the only one is, their zeros are
+    those of the loss: rewards without any difference, a batch that is masked out.
     """
     usable = np.isfinite(norms) & (norms > 0)
     found[:, :2][~np.broadcast_to(usable[:, None], found[:, :2].shape)] = np.nan
     present, entirely = np.isfinite(norms), norms == 0
-    all_at_once = entirely.sum(axis=1) >= _MOST_AT_ONCE * present.sum(axis=1)
+    count, most = entirely.sum(axis=1), present.sum(axis=1)
+    all_at_once = (count >= np.maximum(_TOGETHER, _MOST_AT_ONCE * most)) | (count == most)
     found[:, 2][~present | (entirely & all_at_once[:, None])] = np.nan
+
+
+def unused(signals: StepSignals) -> Bools | None:
+    """Layers that are nothing but zeros together with others, (steps, layers); None for none.
+
+    An expert without tokens or a branch left out is several tensors; the fault of a tensor is one.
+
+    Args:
+        signals: with an axis of steps.
+    """
+    entirely = signals.norms == 0
+    if not entirely.any():
+        return None
+    found: Bools = entirely & (entirely.sum(axis=1, keepdims=True) >= _TOGETHER)
+    return found
+
+
+def _zeros_before(numel: Ints) -> Floats:
+    before: Floats = _ZEROS_BEFORE + _ROWS_BEFORE * np.sqrt(numel)
+    return before
+
+
+def low_floors(numel: Ints) -> Floats:
+    """What to allow a log norm to be lower for being of few elements, float64 (layers,).
+
+    Gradients pass through zero. P(norm < ε · its usual size) goes as εⁿ, so that the log norm has
+    an exponential lower tail of the scale 1/n: for n = 1 it is 14 below once in 10⁶ steps. 0 where
+    that is less than a hundredth.
+
+    Args:
+        numel: int64 (layers,), elements of each layer's gradient.
+    """
+    floors = _LOW_TAIL / np.maximum(numel, 1)
+    return np.where(floors > 0.01, floors, 0.0)
 
 
 def log_total_norm(signals: StepSignals) -> Floats:
@@ -111,8 +154,16 @@ def log_total_norm(signals: StepSignals) -> Floats:
     return np.where(np.isfinite(logs), logs, np.nan)
 
 
-def log_losses(losses: Sequence[float | None]) -> Floats:
-    """Logs of the losses, float64 (steps,); NaN for what is not positive and finite."""
+def log_losses(losses: Sequence[float | None], *, signed: bool = False) -> Floats:
+    """Logs of the losses, float64 (steps,); NaN for what is not positive and finite.
+
+    Args:
+        losses: of each step, or None.
+        signed: whether losses below zero occur, as log-likelihoods of densities: then asinh, which
+            is a log away from zero, and NaN only for what is not finite.
+    """
     values = np.array([math.nan if loss is None else loss for loss in losses], dtype=np.float64)
+    if signed:
+        return np.arcsinh(np.where(np.isfinite(values), values, np.nan))
     usable = np.isfinite(values) & (values > 0)
     return np.log(values, where=usable, out=np.full(values.shape, np.nan))
