@@ -16,7 +16,7 @@ from sdc_guard import Guard
 from sdc_guard.checks.peers.check import PeerCheck
 
 Told = dict[str, Any]
-EVERY, AT, BATCH_AT, STEPS = 10, 46, 51, 55  # windows, the two faults, all steps
+EVERY, AT, BATCH_AT, STEPS = 10, 86, 91, 95  # windows, the two faults, all steps
 FACTOR, BATCHS_FACTOR = 100.0, 1e8
 LAYER, LAYERS_RANK, BATCHS_RANK = "8.weight", 2, 1
 

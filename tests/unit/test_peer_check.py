@@ -103,21 +103,21 @@ def trained(
 
 
 def test_the_rank_that_is_unlike_the_others_tells_of_itself(tmp_path: Path) -> None:
-    norms = logs(1, 60, WORLD, LAYERS)
-    norms[47, 1, 3] += 8
+    norms = logs(1, 100, WORLD, LAYERS)
+    norms[87, 1, 3] += 8
     ranks = trained(tmp_path, norms)
     assert [rank.heard.events for rank in ranks] == [[], [], []]
     assert (ranks[0].heard.alerts, ranks[2].heard.alerts) == ([], [])
     (alert,) = ranks[1].heard.alerts
-    assert (alert.step, alert.layer, alert.layer_name) == (47, 103, "layer 3")
+    assert (alert.step, alert.layer, alert.layer_name) == (87, 103, "layer 3")
     assert (alert.detail["rank"], alert.detail["ranks"]) == (1, [0, 1, 2])
 
 
 def test_the_last_steps_are_compared_at_the_end(tmp_path: Path) -> None:
-    norms = logs(2, 55, WORLD, LAYERS)
-    norms[54, 2, 0] += 8
+    norms = logs(2, 95, WORLD, LAYERS)
+    norms[94, 2, 0] += 8
     alerts = [rank.heard.alerts for rank in trained(tmp_path, norms)]
-    assert [[alert.step for alert in of] for of in alerts] == [[], [], [54]]
+    assert [[alert.step for alert in of] for of in alerts] == [[], [], [94]]
 
 
 def test_ranks_that_disagree_on_the_step_are_told_once_by_rank_0(
@@ -136,13 +136,13 @@ def test_ranks_that_disagree_on_the_step_are_told_once_by_rank_0(
 
 
 def test_a_rank_that_gives_nothing_is_passed_over_and_told_once(tmp_path: Path) -> None:
-    norms = logs(4, 60, WORLD, LAYERS)
-    norms[47, 1, 3] += 12
+    norms = logs(4, 100, WORLD, LAYERS)
+    norms[87, 1, 3] += 12
     ranks = trained(tmp_path, norms, ranks=range(2))
     assert ranks[0].heard.events == ["nothing to compare with came in time from rank 2"]
     (alert,) = ranks[0].heard.alerts  # of two that are left, none is named
     assert (alert.detail["rank"], alert.detail["ranks"]) == (None, [0, 1])
-    assert (alert.step, alert.layer) == (47, 103)
+    assert (alert.step, alert.layer) == (87, 103)
 
 
 def test_a_step_costs_nothing_while_the_others_are_silent(tmp_path: Path) -> None:

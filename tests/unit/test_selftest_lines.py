@@ -59,10 +59,10 @@ def of_what_is_saved(payload: Any, tensors: Any, recorded: Any, names: Any) -> A
 # what is broken, and the line that has to see it
 BROKEN: dict[str, tuple[str, Callable[..., Any], Callable[[Bench], Outcome]]] = {
     "carried digest": (
-        "sdc_guard.recorder.changed", nothing, lambda b: carried.at_rest("exp_avg", b)
+        "sdc_guard.carried_alerts.changed", nothing, lambda b: carried.at_rest("exp_avg", b)
     ),
     "located element": (
-        "sdc_guard.recorder.solve_change", lambda *_: None, lambda b: carried.at_rest("weight", b)
+        "sdc_guard.carried_alerts.solve_change", lambda *_: None, lambda b: carried.at_rest("weight", b)
     ),
     "bytes of a checkpoint": (
         "sdc_guard.archive.restore.check_bytes",
