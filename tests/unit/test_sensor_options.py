@@ -12,7 +12,7 @@ from torch import nn
 from sdc_guard import Guard
 from sdc_guard.errors import UsageError
 
-FAULT = 60
+FAULT = 90
 
 
 def told(run: Path, value: float = 1e6, **options: Any) -> set[str]:
