@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 import shutil
 import time
@@ -64,8 +65,7 @@ def save_checkpoint(
         manifest = _seal(
             partial, (step, step if trace_step is None else trace_step, attempt), expected, doubts
         )
-        folder = _free_name(archive, step, attempt)
-        partial.rename(folder)
+        folder = _published(partial, archive, step, attempt)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -146,6 +146,17 @@ def _seal(
     manifest = Manifest(*identity, status, tuple(reasons), STATE_FILE, size, expected, time.time())
     manifest.write(folder)
     return manifest
+
+
+def _published(partial: Path, archive: Path, step: int, attempt: int) -> Path:
+    """Give a checkpoint its name. Another rank may take a free one first."""
+    while True:
+        folder = _free_name(archive, step, attempt)
+        try:
+            return partial.rename(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
 
 def _free_name(archive: Path, step: int, attempt: int) -> Path:

@@ -213,18 +213,14 @@ class DoubleCentred:
         return (rejected if rejected.any() else None), (anew if anew.any() else None)
 
     def _renewed(self, steps: int, rejected: NDArray[np.int64] | None) -> _Past:
-        ordered = np.sort(self._window, axis=1)  # NaN sorts last
-        count = np.isfinite(ordered).sum(axis=1)
-        middle = middles_of_sorted(ordered, count)
-        with np.errstate(invalid="ignore"):
-            apart = np.abs(ordered - middle[:, None].astype(np.float32))
-        apart.sort(axis=1)
+        # a kind at a time: sorted copies are as large as what they are made of
+        kinds = np.split(self._window, self._shape[0])
+        count, middle, wide = (
+            np.concatenate(part) for part in zip(*map(_spread, kinds), strict=True)
+        )
         # few steps show less of how far a stream moves: not at all less if these are independent,
         # by the root of their number if it wanders
         widened = (WINDOW / np.clip(count, FEWEST, WINDOW)) ** 0.5
-        wide = np.fmax(
-            MAD_TO_SIGMA * middles_of_sorted(apart, count), _between_tenths(ordered, count)
-        )
         spread = (widened * wide).reshape(self._shape)
         judgeable = ((count >= FEWEST) & (steps >= WARM_UP)).reshape(self._shape)
         return _Past(
@@ -256,6 +252,18 @@ class DoubleCentred:
         """Undo what was admitted since; there was no alarm in it."""
         self._past, overwritten = remembered
         self._window[:, _columns(self._past.steps, overwritten.shape[1])] = overwritten
+
+
+def _spread(window: NDArray[np.float32]) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """Number of values, median and σ of streams, a row each."""
+    ordered = np.sort(window, axis=1)  # NaN sorts last
+    count = np.isfinite(ordered).sum(axis=1)
+    middle = middles_of_sorted(ordered, count)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(ordered - middle[:, None].astype(np.float32))
+    apart.sort(axis=1)
+    wide = np.fmax(MAD_TO_SIGMA * middles_of_sorted(apart, count), _between_tenths(ordered, count))
+    return count, middle, wide
 
 
 def _between_tenths(ordered: NDArray[np.float32], count: NDArray[np.int64]) -> Floats:

@@ -19,6 +19,7 @@ from .peaks import PeakThreshold, Tail
 from .seen_range import SeenRange
 
 LOWEST: Final = 5.0  # σ; what is nearer is not worth telling, be it ever so rare
+_VALUES: Final = 1 << 14  # judged together: bounds the memory that is taken for a moment
 _SEPARATE: Final = 25  # steps without an alarm between two that count as separate for the tail
 
 
@@ -103,13 +104,14 @@ class LayerWatch:
             for place, kind in enumerate(kinds)
             if kind.ranged is not None
         }
+        self._most = max(1, _VALUES // (len(kinds) * ranks * layers or 1))
         self._steps = 0
         self._alarmed = np.full(len(kinds), -_SEPARATE)  # step of the newest alarm
 
     @property
     def at_once(self) -> int:
         """Steps that may be judged together; at least 1."""
-        return self.past.until_renewal
+        return min(self.past.until_renewal, self._most)
 
     def judge(self, x: Floats, excused: Bools | None = None) -> Judged:
         """Judge some steps; nothing is changed.
@@ -191,15 +193,13 @@ class LayerWatch:
         Returns:
             Streams that begin anew, bool (kinds, ranks, layers); None for none.
         """
-        within = {
-            kind: seen.holds(judged.residual[:, kind])
-            for kind, seen in self._ranges.items()
-            if seen.beyond > 0
-        }
         anew = self.past.admit(judged.residual, None if judged.over is None else ~judged.over)
+        within: dict[int, Bools] = {}
         for kind, seen in self._ranges.items():
             over_kind = None if judged.over is None else judged.over[:, kind]
-            seen.take(judged.residual[:, kind], over_kind)
+            known = seen.held_and_taken(judged.residual[:, kind], over_kind)
+            if seen.beyond > 0:
+                within[kind] = known
         scores = np.abs(judged.score)
         for kind, known in within.items():  # a count's steps have no tail that could be fitted
             scores[:, kind][known] = np.nan

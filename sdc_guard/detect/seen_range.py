@@ -40,6 +40,21 @@ class SeenRange:
         held: Bools = known & (values >= self._low - more) & (values <= self._high + more)
         return held
 
+    def held_and_taken(self, values: Floats, over: Bools | None) -> Bools:
+        """Which values each stream had shown when they came; each is taken in before the next.
+
+        Args:
+            values, over: as in `take`.
+        """
+        held = self.holds(values)
+        if len(values) == 1 or (held | np.isnan(values)).all():
+            self.take(values, over)
+            return held
+        for step in range(len(values)):
+            held[step] = self.holds(values[step : step + 1])[0]
+            self.take(values[step : step + 1], None if over is None else over[step : step + 1])
+        return held
+
     def take(self, values: Floats, over: Bools | None) -> None:
         """Take in some steps.
 

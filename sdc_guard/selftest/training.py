@@ -17,8 +17,8 @@ from ..digest import digest_tensor
 from ..guard import Guard
 from ..store.health import Health
 
-STEPS: Final = 44  # the sensor needs 32 steps of warm-up
-FAULT: Final = 40  # the step that meets the fault
+STEPS: Final = 78  # the sensor needs 64 steps of warm-up
+FAULT: Final = 74  # the step that meets the fault
 LAYER: Final = "0.weight"
 # what would make a guard one of another run, or of several
 _NOT_OURS = ("RANK", "WORLD_SIZE", "SDC_GUARD_RUN", "SDC_GUARD_CAPTURE")

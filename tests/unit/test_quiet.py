@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_signals import alerts_of, one
 from torch import nn
@@ -81,6 +81,7 @@ def assert_alike(one: object, other: object) -> None:
 
 @pytest.mark.parametrize("chosen", SENSORS)
 @settings(max_examples=12, deadline=None)
+@example(seed=34914, upsets=[], sizes=[1] * 30, lost=set(), high=set())
 @given(
     seed=st.integers(0, 2**31),
     upsets=st.lists(st.tuples(st.integers(0, STEPS - 1), st.sampled_from(UPSETS)), max_size=5),

@@ -62,7 +62,8 @@ BROKEN: dict[str, tuple[str, Callable[..., Any], Callable[[Bench], Outcome]]] = 
         "sdc_guard.carried_alerts.changed", nothing, lambda b: carried.at_rest("exp_avg", b)
     ),
     "located element": (
-        "sdc_guard.carried_alerts.solve_change", lambda *_: None, lambda b: carried.at_rest("weight", b)
+        "sdc_guard.carried_alerts.solve_change", lambda *_: None,
+        lambda b: carried.at_rest("weight", b),
     ),
     "bytes of a checkpoint": (
         "sdc_guard.archive.restore.check_bytes",
