@@ -42,6 +42,7 @@ WARM_UP: Final = 64  # steps before anything is judged
 FEWEST: Final = 32  # values in the window before a stream is judged: some miss steps
 LASTING: Final = WINDOW // 4  # of the window's steps rejected: that is no outlier any more
 RENEWAL: Final = 16  # a power of two: before that many steps it is renewed after 1, 2, 4, 8
+_SORTED: Final = 1024  # streams sorted together: bounds the memory that is taken for a moment
 FEWEST_LAYERS: Final = 4  # for their median to be taken out
 MAD_TO_SIGMA: Final = 1.4826  # the MAD of a normal distribution is σ/1.4826
 TENTHS_TO_SIGMA: Final = 2.563  # and its tenths lie 2.563 σ apart
@@ -213,10 +214,10 @@ class DoubleCentred:
         return (rejected if rejected.any() else None), (anew if anew.any() else None)
 
     def _renewed(self, steps: int, rejected: NDArray[np.int64] | None) -> _Past:
-        # a kind at a time: sorted copies are as large as what they are made of
-        kinds = np.split(self._window, self._shape[0])
+        # some at a time: sorted copies are as large as what they are made of
+        parts = np.split(self._window, range(_SORTED, len(self._window), _SORTED))
         count, middle, wide = (
-            np.concatenate(part) for part in zip(*map(_spread, kinds), strict=True)
+            np.concatenate(part) for part in zip(*map(_spread, parts), strict=True)
         )
         # few steps show less of how far a stream moves: not at all less if these are independent,
         # by the root of their number if it wanders
