@@ -22,6 +22,9 @@ class Checkpoint:
         reasons: why it is not clean.
         attempt: the attempt that wrote it, or UNKNOWN_ATTEMPT.
         readable: False when its content cannot be judged (truncated, incomplete).
+        named_step: the step that its name says, where that is another one; None if it is not.
+        notes: what is worth telling and no reason to doubt its content: bytes after the last
+            tensor, a step taken from the name for want of another.
     """
 
     step: int
@@ -31,6 +34,8 @@ class Checkpoint:
     reasons: tuple[str, ...] = ()
     attempt: int = UNKNOWN_ATTEMPT
     readable: bool = True
+    named_step: int | None = None
+    notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The checkpoint in JSON output."""
@@ -40,4 +45,7 @@ class Checkpoint:
             "format": self.format,
             "status": self.status,
             "reasons": list(self.reasons),
+            "readable": self.readable,
+            "named_step": self.named_step,
+            "notes": list(self.notes),
         }
