@@ -108,7 +108,14 @@ class Recorder:
         self._held = Held(placements)
         self._replicas, self._reduces = replicas, reduces
         self._sensor = sensor_for(
-            self._chosen, [layer.name for layer in layers], self._numel, self._false_incidents
+            self._chosen,
+            [layer.name for layer in layers],
+            self._numel,
+            self._false_incidents,
+            [
+                x.shape if y.scope != "sharded" else ()
+                for x, y in zip(layers, placements, strict=True)
+            ],
         )
         self._invariants = InvariantSensor(self._names)
 

@@ -19,7 +19,7 @@ from .baselines.scorer import Entry, Scorer
 from .baselines.sensor import PUBLISHED, SENSOR, SensorEntry
 from .baselines.sigma_skip import SigmaSkip
 from .reading import CleanRecord
-from .series import Counts, Floats, SignalSeries
+from .series import Floats, Shapes, SignalSeries
 from .thresholds import FalseAlarms, Threshold, judge, peaks, threshold_for
 
 BASELINES: Final[tuple[type[Scorer], ...]] = (
@@ -35,16 +35,16 @@ BASELINES: Final[tuple[type[Scorer], ...]] = (
 NONFINITE: Final = Nonfinite.name
 _SCORERS: Final[tuple[type[Scorer], ...]] = (*BASELINES, Nonfinite)
 
-LineUp = Callable[[Counts], Sequence[Entry]]
+LineUp = Callable[[Shapes], Sequence[Entry]]
 
 
-def line_up(numel: Counts) -> list[Entry]:
+def line_up(shapes: Shapes) -> list[Entry]:
     """A new instance of every detector.
 
     Args:
-        numel: elements of each layer, shape (layers,).
+        shapes: of the layers.
     """
-    return [*(baseline() for baseline in BASELINES), Nonfinite(), SensorEntry(numel)]
+    return [*(baseline() for baseline in BASELINES), Nonfinite(), SensorEntry(shapes)]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def calibrate(
 def _clean_streams(run: CleanRecord, warm_up: int, entries: LineUp) -> dict[str, Floats]:
     series = run.series
     begin = series.first_step + min(warm_up, len(series))
-    ready = warmed(entries(series.numel), series.part(series.first_step, begin))
+    ready = warmed(entries(series.shapes), series.part(series.first_step, begin))
     return streams(ready, series.part(begin, series.first_step + len(series)))
 
 

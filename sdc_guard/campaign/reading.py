@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import RunFormatError, RunNotFound, UsageError
 from . import tables
-from .series import Counts, Floats, SignalSeries
+from .series import Floats, Shapes, SignalSeries
 
 _SIGNALS: Final = "step, layer, norm, max_abs, zeros, nonfinite"
 _CLEAN: Final = "purpose = $purpose AND model = $model AND seed = $seed"
@@ -153,12 +153,11 @@ class CampaignFile:
                 where=str(path),
             )
         self.plan: dict[str, Any] = json.loads(content)
-        rows = self._rows("SELECT model, layer, name, numel FROM layers ORDER BY model, layer")
+        rows = self._rows("SELECT model, name, shape FROM layers ORDER BY model, layer")
         self.models = tuple(dict.fromkeys(str(model) for model, *_ in rows))
-        self.names = {m: [str(n) for model, _, n, _ in rows if model == m] for m in self.models}
-        self._numel = {
-            m: np.array([size for model, *_, size in rows if model == m], dtype=np.int64)
-            for m in self.models
+        self.names = {m: [str(name) for model, name, _ in rows if model == m] for m in self.models}
+        self._shapes = {
+            m: tuple(tuple(shape) for model, _, shape in rows if model == m) for m in self.models
         }
 
     def __enter__(self) -> CampaignFile:
@@ -198,7 +197,7 @@ class CampaignFile:
         )
         alerts = tuple(Said(*row) for row in self._rows(_CLEAN_ALERTS, **which))
         return CleanRecord(
-            purpose, model, seed, _series(losses, signals, self._numel[model]), alerts
+            purpose, model, seed, _series(losses, signals, self._shapes[model]), alerts
         )
 
     def groups(self) -> list[Group]:
@@ -213,12 +212,12 @@ class CampaignFile:
         said: dict[int, list[Said]] = {}
         for trial, *row in self._rows(_TRIAL_ALERTS, **which):
             said.setdefault(trial, []).append(Said(*row))
-        numel = self._numel[group.model]
+        shapes = self._shapes[group.model]
         found = []
         for columns in self._rows(_TRIALS, **which):
             trial, *middle, hit, effect, differs, replay, manifest, errors = columns
             site, mix, kind, fault, audited, fired, changed = middle
-            series = _series(_only(losses, trial), _only(signals, trial), numel)
+            series = _series(_only(losses, trial), _only(signals, trial), shapes)
             found.append(
                 TrialRecord(
                     trial, group.model, group.seed, group.snapshot, site, mix, kind, fault or 0,
@@ -242,7 +241,7 @@ def _only(columns: Columns, trial: int) -> Columns:
     return {name: column[which] for name, column in columns.items()}
 
 
-def _series(losses: Columns, signals: Columns, numel: Counts) -> SignalSeries:
+def _series(losses: Columns, signals: Columns, shapes: Shapes) -> SignalSeries:
     """Rows in any order as arrays; a layer without a row had no gradient."""
     steps = losses["step"]
     first = int(steps.min()) if len(steps) else 0
@@ -252,13 +251,13 @@ def _series(losses: Columns, signals: Columns, numel: Counts) -> SignalSeries:
     place = (signals["step"] - first, signals["layer"])
 
     def placed(name: str, empty: float) -> Floats:
-        whole = np.full((count, len(numel)), empty)
+        whole = np.full((count, len(shapes)), empty)
         whole[place] = _floats(signals[name])
         return whole
 
     return SignalSeries(
         first, placed("norm", np.nan), placed("max_abs", np.nan),
-        placed("zeros", 0).astype(np.int64), placed("nonfinite", 0).astype(np.int64), loss, numel,
+        placed("zeros", 0).astype(np.int64), placed("nonfinite", 0).astype(np.int64), loss, shapes,
     )  # fmt: skip
 
 

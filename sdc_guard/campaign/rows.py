@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 import pyarrow as pa
@@ -53,8 +54,8 @@ def trial_rows(number: int, row: Row, trace: Trace, differing: Mapping[int, int]
 def layer_rows(model: str, trace: Trace) -> list[Row]:
     """Rows of the table "layers"."""
     return [
-        {"model": model, "layer": layer, "name": name, "numel": numel}
-        for layer, (name, numel) in trace.names.items()
+        {"model": model, "layer": layer, "name": name, "numel": prod(shape), "shape": list(shape)}
+        for layer, (name, shape) in trace.names.items()
     ]
 
 

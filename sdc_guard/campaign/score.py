@@ -81,7 +81,7 @@ def score(path: Path, budget: float = BUDGET, entries: LineUp = line_up) -> Scor
         outcomes: list[Outcome] = []
         for group in groups:
             twin = results.clean_run("twin", group.model, group.seed).series
-            ready = warmed(entries(twin.numel), twin.part(twin.first_step, group.snapshot + 1))
+            ready = warmed(entries(twin.shapes), twin.part(twin.first_step, group.snapshot + 1))
             trials = results.trials(group)
             rest = twin.part(group.snapshot + 1, twin.first_step + len(twin))
             outcomes += judged(trials, ready, rest, calibrated[group.model])

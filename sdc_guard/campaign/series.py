@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
+Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class SignalSeries:
         zeros: elements that are zero, shape (steps, layers).
         nonfinite: elements that are NaN or infinite, shape (steps, layers).
         loss: shape (steps,); NaN where there was none.
-        numel: elements of each layer, shape (layers,).
+        shapes: of each layer.
 
     Raises:
         ValueError: the shapes do not belong together.
@@ -36,10 +38,10 @@ class SignalSeries:
     zeros: Counts
     nonfinite: Counts
     loss: Floats
-    numel: Counts
+    shapes: Shapes
 
     def __post_init__(self) -> None:
-        shape = (len(self.loss), len(self.numel))
+        shape = (len(self.loss), self.layers)
         for name in ("norms", "max_abs", "zeros", "nonfinite"):
             if getattr(self, name).shape != shape:
                 raise ValueError(f"{name} has shape {getattr(self, name).shape}, expected {shape}")
@@ -50,7 +52,7 @@ class SignalSeries:
     @property
     def layers(self) -> int:
         """How many layers there are."""
-        return len(self.numel)
+        return len(self.shapes)
 
     @property
     def steps(self) -> Counts:
@@ -67,8 +69,13 @@ class SignalSeries:
             self.zeros[here],
             self.nonfinite[here],
             self.loss[here],
-            self.numel,
+            self.shapes,
         )
+
+    @cached_property
+    def numel(self) -> Counts:
+        """Elements of each layer, shape (layers,)."""
+        return np.array([prod(shape) for shape in self.shapes], dtype=np.int64)
 
     @cached_property
     def missing(self) -> NDArray[np.bool_]:

@@ -26,7 +26,7 @@ from typing import Final
 
 import pyarrow as pa
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 PURPOSES: Final = ("calibration", "judging", "twin")
 
@@ -71,6 +71,7 @@ TABLES: Final[dict[str, pa.Schema]] = {
             ("layer", pa.int32()),
             ("name", pa.string()),
             ("numel", pa.int64()),
+            ("shape", pa.list_(pa.int64())),
         ],
         # a row per finished clean run; seed as in the others
         "clean_runs": [
@@ -170,6 +171,7 @@ _TYPES: Final = {
     pa.bool_(): "BOOLEAN",
     pa.string(): "VARCHAR",
     pa.list_(pa.int32()): "INTEGER[]",
+    pa.list_(pa.int64()): "BIGINT[]",
 }
 
 # the statements that make an empty file

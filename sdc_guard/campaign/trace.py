@@ -25,7 +25,6 @@ _ALERTS: Final = f"""
 _AUDITS: Final = f"""
     SELECT step, detail->>'verdict' FROM events {_SPAN} AND kind = 'audit' ORDER BY step
 """
-_NAMES: Final = "SELECT layer, name, numel FROM layer_names ORDER BY layer"
 
 Signals = tuple[float, float, float, int, int]
 
@@ -73,7 +72,7 @@ class Trace:
         default_factory=dict
     )
     alerts: tuple[AlertRow, ...] = ()
-    names: dict[int, tuple[str, int]] = field(default_factory=dict)
+    names: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     audits: dict[int, str] = field(default_factory=dict)
 
     def between(self, first: int, last: int) -> Trace:
@@ -108,7 +107,7 @@ def read_trace(run: Path, first: int, last: int, *, digests_from: int | None = N
         for step, phase, kind, layer, *words in reader.rows(_DIGESTS, later):
             digests[step][phase, kind, layer] = tuple(words)
         alerts = tuple(AlertRow(*row) for row in reader.rows(_ALERTS, span))
-        names = {layer: (name, numel) for layer, name, numel in reader.rows(_NAMES)}
+        names = {layer.id: (layer.name, layer.shape) for layer in reader.run_file.named}
         audits = dict(reader.rows(_AUDITS, span))
     return Trace(dict(sorted(steps.items())), dict(layers), dict(digests), alerts, names, audits)
 

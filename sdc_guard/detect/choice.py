@@ -28,7 +28,11 @@ class Sensor(Protocol):
 
 
 def sensor_for(
-    chosen: SensorName, names: Sequence[str], numel: Ints, false_incidents: float | None
+    chosen: SensorName,
+    names: Sequence[str],
+    numel: Ints,
+    false_incidents: float | None,
+    shapes: Sequence[Sequence[int]] | None = None,
 ) -> Sensor:
     """A sensor without any past.
 
@@ -37,7 +41,8 @@ def sensor_for(
         names: of the layers, in the order of their numbers.
         numel: int64 (layers,), elements of each.
         false_incidents: a step; None for no statistical alerts of "double_centred".
+        shapes: of the gradients; None if they are not known.
     """
     if chosen == "average_multiple":
         return AverageMultiple(names)
-    return StepSensor(names, numel, false_incidents=false_incidents)
+    return StepSensor(names, numel, shapes=shapes, false_incidents=false_incidents)

@@ -3,7 +3,8 @@
 Each layer's gradient norm, its largest element relative to that and its share of zeros are judged
 by `double_centred`, small lasting shifts of the norm by `cusum`, the norm of all layers together
 and the loss each by its own past. Thresholds come from a budget of false incidents, see `peaks`:
-each of these `STATISTICS` has an equal part of it.
+each of these `STATISTICS` has an equal part of it. Zeros where there never were any follow a rule
+of their own, `new_zeros`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from .alert import Alert
 from .double_centred import FEWEST_LAYERS, WINDOW, Bools, Floats
 from .layer_watch import Judged, LayerWatch
+from .new_zeros import JudgedZeros, NewZeros
 from .not_finite import NotFinite, all_finite
 from .sensor_alerts import SensorAlerts
 from .shift_watch import JudgedShift, ShiftWatch
@@ -36,6 +38,7 @@ FALSE_INCIDENTS: Final = 1e-4  # a step
 _OF_ZEROS: Final = 2  # among those of a layer
 _OF_LOSS: Final = 1  # among the statistics of the whole
 STATISTICS: Final = ("norm", "peak", "zeros", "total", "loss", "shift")
+NEW_ZEROS: Final = "new_zeros"
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class StepScores:
         norm: float64 (layers,), robust z of the double-centred log norm.
         peak: likewise, of log(max|g|/norm).
         zeros: likewise, of the log-odds of an element to be zero.
+        new_zeros: float64 (layers,), see `new_zeros.JudgedZeros.score`.
         shift: float64 (layers,), the larger CUSUM sum, in σ of the norm.
         total: robust z of the log of the norm of all layers together.
         loss: robust z of the log of the loss.
@@ -54,6 +58,7 @@ class StepScores:
     norm: Floats
     peak: Floats
     zeros: Floats
+    new_zeros: Floats
     shift: Floats
     total: float
     loss: float
@@ -66,11 +71,13 @@ class Block:
     layers: Judged
     whole: Judged
     shift: JudgedShift
+    zeros: JudgedZeros
 
     @property
     def quiet(self) -> bool:
         """Whether nothing is over its threshold."""
-        return self.layers.over is None and self.whole.over is None and self.shift.over is None
+        parts = (self.layers, self.whole, self.shift, self.zeros)
+        return all(part.over is None for part in parts)
 
 
 class StepSensor:
@@ -81,6 +88,7 @@ class StepSensor:
     Args:
         names: the layers' names in the order of their numbers.
         numel: elements of each layer's gradient.
+        shapes: of each; None if they are not known, see `new_zeros.NewZeros`.
         false_incidents: budget, as a probability per step of a healthy run; None raises no
             statistical alerts: what is not finite is told all the same.
     """
@@ -90,6 +98,7 @@ class StepSensor:
         names: Sequence[str],
         numel: Sequence[int] | Ints,
         *,
+        shapes: Sequence[Sequence[int]] | None = None,
         false_incidents: float | None = FALSE_INCIDENTS,
     ) -> None:
         self._numel = np.asarray(numel, dtype=np.int64)
@@ -105,6 +114,7 @@ class StepSensor:
         )
         self._whole = LayerWatch([TOTAL, LOSS], 1, budget=budget)
         self._shift = ShiftWatch(layers, tail=SHIFT, budget=budget)
+        self._zeros = NewZeros(shapes or [()] * layers, self._numel, budget)
         self._signed = False  # whether there was a loss below zero
         self._finite = NotFinite(names)
         self._said = SensorAlerts(names)
@@ -125,6 +135,7 @@ class StepSensor:
         if not block.quiet:
             values = self.thresholds
             alerts += self._said.of_layers(step, block.layers, values)
+            alerts += self._said.of_new_zeros(step, block.zeros, signals.zeros)
             alerts += self._said.of_shift(step, block.shift, values)
             alerts += self._said.of_whole(step, block.whole, values)
         self._admit(block)
@@ -172,13 +183,15 @@ class StepSensor:
         block = self._judged(signals.many, [loss])
         norm, peak, zeros = block.layers.score[0, :, 0]
         total, of_loss = block.whole.score[0, :, 0, 0].tolist()
-        return StepScores(norm, peak, zeros, block.shift.score[0, 0], total, of_loss)
+        new = block.zeros.score[0]
+        return StepScores(norm, peak, zeros, new, block.shift.score[0, 0], total, of_loss)
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """What |score| of each of `STATISTICS` is compared with now; inf for never."""
+        """What |score| of each statistic, and of new zeros, is compared with now; inf for never."""
         found = [*self._layers.thresholds, *self._whole.thresholds, self._shift.threshold]
-        return {name: held.value for name, held in zip(STATISTICS, found, strict=True)}
+        values = {name: held.value for name, held in zip(STATISTICS, found, strict=True)}
+        return values | {NEW_ZEROS: self._zeros.limit}
 
     def _judged(self, signals: StepSignals, losses: Sequence[float | None]) -> Block:
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -195,7 +208,7 @@ class StepSensor:
             assert z is not None  # asked for
             if layers.over is not None:
                 z = np.where(layers.over[:, 0], np.nan, z)
-            return Block(layers, judged, self._shift.judge(z))
+            return Block(layers, judged, self._shift.judge(z), self._zeros.judge(signals))
 
     def _logs(self, losses: Sequence[float | None]) -> Floats:
         return log_losses(losses, signed=self._signed)
@@ -204,15 +217,18 @@ class StepSensor:
         anew = self._layers.admit(block.layers)
         self._whole.admit(block.whole)
         self._shift.admit(block.shift, None if anew is None else anew[0])
+        self._zeros.admit(block.zeros)
 
     def _remember(self, steps: int) -> tuple[Any, ...]:
-        return tuple(watch.remember(steps) for watch in (self._layers, self._whole, self._shift))
+        watches = (self._layers, self._whole, self._shift)
+        return *(watch.remember(steps) for watch in watches), self._zeros.remember()
 
     def _go_back(self, before: tuple[Any, ...]) -> None:
-        layers, whole, shift = before
+        layers, whole, shift, zeros = before
         self._layers.go_back(layers)
         self._whole.go_back(whole)
         self._shift.go_back(shift)
+        self._zeros.go_back(zeros)
 
 
 def _any_of_step(over: Bools) -> Bools:

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from .alert import Alert
 from .double_centred import Bools, Floats
 from .layer_watch import Judged
+from .new_zeros import JudgedZeros
 from .shift_watch import JudgedShift
+from .step_signals import Ints
 
 MOST_ALERTS: Final = 16  # of a step and detector; the text says how many layers more there were
 # So many layers at once are not the fault of one tensor
@@ -24,6 +26,10 @@ _LAYERS: Final = (
      "past"),
     ("gradient_zeros", "zeros", "the gradient's share of zeros is {:+.3g} σ from its past"),
 )  # fmt: skip
+_NEW_ZEROS: Final = (
+    "{:,} elements of the gradient are exactly 0, where there were hardly any before, and in no "
+    "other layer"
+)
 _SHIFT: Final = "the gradient's norm has shifted and stays so, {:+.3g} σ summed up"
 _WHOLE: Final = (
     ("global_norm", "total", "the norm of all gradients together is {:+.3g} σ from its past"),
@@ -64,6 +70,30 @@ class SensorAlerts:
             return []
         over, score = judged.over[0, 0], judged.score[0, 0]
         return self._each(step, "gradient_shift", over, score, limits["shift"], _SHIFT)
+
+    def of_new_zeros(self, step: int, judged: JudgedZeros, zeros: Ints) -> list[Alert]:
+        """Alerts of zeros in one layer that had none.
+
+        Args:
+            step: the optimizer step.
+            judged: of that step alone.
+            zeros: int64 (layers,), in that step.
+        """
+        if judged.over is None:
+            return []
+        return [
+            Alert(
+                step,
+                "gradient_new_zeros",
+                layer,
+                self._names[layer],
+                float(judged.score[0, layer]),
+                1.0,
+                "suspect",
+                {"text": _NEW_ZEROS.format(int(zeros[layer]))},
+            )
+            for layer in np.flatnonzero(judged.over[0]).tolist()
+        ]
 
     def of_whole(self, step: int, judged: Judged, limits: Mapping[str, float]) -> list[Alert]:
         """Alerts of the norm of all layers together, and of the loss."""

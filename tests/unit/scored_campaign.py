@@ -14,7 +14,7 @@ from sdc_guard.campaign.baselines.frozen_maximum import FrozenMaximum
 from sdc_guard.campaign.baselines.nonfinite import Nonfinite
 from sdc_guard.campaign.baselines.scorer import Entry, Scorer
 from sdc_guard.campaign.baselines.sensor import SENSOR
-from sdc_guard.campaign.series import Counts, Floats, SignalSeries
+from sdc_guard.campaign.series import Floats, Shapes, SignalSeries
 from sdc_guard.campaign.tables import CREATE, TABLES, VERSION
 
 MODEL, LAYERS, SNAPSHOT, AFTER, FAULT = "toy", 3, 110, 10, 112
@@ -35,7 +35,7 @@ class StandIn(Scorer):
         out[:-1] = series.max_abs[row]
 
 
-def entries(numel: Counts) -> list[Entry]:
+def entries(shapes: Shapes) -> list[Entry]:
     """One baseline, the check for what is not finite, and the stand-in."""
     return [FrozenMaximum(), Nonfinite(), StandIn()]
 
@@ -85,7 +85,13 @@ def write_campaign(path: Path, version: int = VERSION) -> Path:
 
     add("plan", [{"version": version, "content": json.dumps(PLAN)}])
     add("environment", [{"name": "torch", "value": "2.x"}])
-    add("layers", [{"model": MODEL, "layer": n, "name": "abc"[n], "numel": 10} for n in range(3)])
+    add(
+        "layers",
+        [
+            {"model": MODEL, "layer": n, "name": "abc"[n], "numel": 10, "shape": [10]}
+            for n in range(3)
+        ],
+    )
     for purpose, seed, steps, odd in (
         ("calibration", 1, CLEAN, [("norm", 130, 0, 1.2)]),
         ("judging", 2, CLEAN, [("norm", 130, 0, 1.5)]),

@@ -31,5 +31,5 @@ def series_of(
         np.zeros(table.shape, dtype=np.int64),
         bad.reshape(table.shape).astype(np.int64),
         np.full(len(table), 2.0) if loss is None else np.asarray(loss, dtype=np.float64),
-        np.full(table.shape[1], numel, dtype=np.int64),
+        ((numel,),) * table.shape[1],
     )

@@ -220,10 +220,10 @@ def test_the_sensor_is_the_guards_own_and_its_score_is_over_its_thresholds(
     norms = rng.lognormal(0, 0.1, (150, 6))
     norms[140, 2] *= 1e6
     series = series_of(norms, max_abs=norms / 3, numel=1000)
-    entry = SensorEntry(series.numel)
+    entry = SensorEntry(series.shapes)
     entry.warm(series.part(1, 101))
     found = entry.streams(series.part(101, 151))
-    sensor = StepSensor([str(layer) for layer in range(6)], series.numel)
+    sensor = StepSensor([str(layer) for layer in range(6)], series.numel, shapes=series.shapes)
     alarms = []
     for row in range(150):
         signals = StepSignals(
@@ -245,7 +245,7 @@ def test_the_sensor_is_the_guards_own_and_its_score_is_over_its_thresholds(
 def test_every_detector_goes_on_from_a_branch_as_it_would_itself(rng: np.random.Generator) -> None:
     norms = rng.lognormal(0, 0.1, (160, 5))
     series = series_of(norms, rng.normal(2, 0.1, 160), numel=1000)
-    entries = line_up(series.numel)
+    entries = line_up(series.shapes)
     for entry in entries:
         entry.warm(series.part(1, 141))
     branched = streams([entry.branch() for entry in entries], series.part(141, 161))

@@ -12,7 +12,7 @@ from made_signals import LAYERS, NUMEL, alerts_of, each, healthy, one, scaled, s
 from sdc_guard.detect.alert import Alert
 from sdc_guard.detect.double_centred import LASTING, WARM_UP
 from sdc_guard.detect.incidents import IncidentBook
-from sdc_guard.detect.sensor import STATISTICS, StepSensor
+from sdc_guard.detect.sensor import NEW_ZEROS, STATISTICS, StepSensor
 from sdc_guard.detect.sensor_alerts import MOST_ALERTS
 from sdc_guard.detect.step_signals import StepSignals, layer_statistics, log_total_norm
 
@@ -168,7 +168,7 @@ def test_scores_are_what_judge_compares_and_take_nothing_in() -> None:
     np.testing.assert_array_equal(first.norm, second.norm)
     (alert,) = watched.judge(WARM, signals, 2.0)
     assert (alert.score, alert.threshold) == (first.norm[3], watched.thresholds["norm"])
-    assert set(watched.thresholds) == set(STATISTICS)
+    assert set(watched.thresholds) == {*STATISTICS, NEW_ZEROS}
 
 
 def test_a_copy_goes_on_by_itself() -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
+from math import prod
 from typing import Final
 
 import numpy as np
 
-from ...detect.sensor import STATISTICS, StepSensor
+from ...detect.sensor import NEW_ZEROS, STATISTICS, StepSensor
 from ...detect.step_signals import StepSignals
-from ..series import Counts, Floats, SignalSeries
+from ..series import Floats, Shapes, SignalSeries
 
 SENSOR: Final = "sensor"
 PUBLISHED: Final = 1.0  # the sensor's own alarm: a score beyond its own threshold
 _WHOLE: Final = ("total", "loss")  # of the step, not of its layers
-PARTS: Final = tuple(f"sensor: {name}" for name in STATISTICS)
+_PARTS: Final = {name: f"sensor: {name.replace('_', ' ')}" for name in (*STATISTICS, NEW_ZEROS)}
+PARTS: Final = tuple(_PARTS.values())
 
 
 class SensorEntry:
@@ -25,11 +27,12 @@ class SensorEntry:
     them.
 
     Args:
-        numel: elements of each layer, shape (layers,).
+        shapes: of the layers.
     """
 
-    def __init__(self, numel: Counts) -> None:
-        self._sensor = StepSensor([str(layer) for layer in range(len(numel))], numel)
+    def __init__(self, shapes: Shapes) -> None:
+        names = [str(layer) for layer in range(len(shapes))]
+        self._sensor = StepSensor(names, [prod(shape) for shape in shapes], shapes=shapes)
 
     def warm(self, history: SignalSeries) -> None:
         """See `Entry`."""
@@ -43,7 +46,7 @@ class SensorEntry:
         for row, step in enumerate(series.steps):
             signals, loss = _signals(series, row), float(series.loss[row])
             scores, limits = self._sensor.scores(signals, loss), self._sensor.thresholds
-            for name, part in zip(STATISTICS, PARTS, strict=True):
+            for name, part in _PARTS.items():
                 columns = slice(-1, None) if name in _WHOLE else slice(0, -1)
                 found[part][row, columns] = np.abs(getattr(scores, name))
                 found[SENSOR][row] = np.fmax(found[SENSOR][row], found[part][row] / limits[name])
