@@ -43,7 +43,7 @@ def storage_result(corrupt: Checkpoint, last_clean: int, replayed: Result) -> Re
         proven=True,
         tensors=tensors,
         kind=STORED_BYTES,
-        verdict="storage" if check.crc else "undetermined",
+        verdict="storage" if check.crc or check.rewritten else "undetermined",
         evidence=(*replayed.evidence, *check.reasons()),
         watched=replayed.watched,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 import torch
+import xxhash
 
 from ..digest import Digest, Place, SingleChange, digest_tensor, find_change
 from ..digest.reference import words
@@ -13,6 +15,8 @@ from ..digest.span import pieces, runs_of
 from ..errors import CheckpointUnreadable
 from .manifest import Manifest
 from .torch_file import read_torch_file
+
+_PIECE: Final = 1 << 22  # bytes
 
 
 @dataclass(frozen=True)
@@ -34,17 +38,20 @@ class ByteCheck:
         missing: tensors that should be there and are not.
         crc: tensors whose record fails the file's own CRC-32.
         unlisted: tensors in the file that the manifest does not know.
+        rewritten: the file's checksum is another one than that of the file which was written.
     """
 
     mismatches: tuple[TensorMismatch, ...] = ()
     missing: tuple[str, ...] = ()
     crc: dict[str, str] = field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
+    rewritten: bool = False
 
     @property
     def sound(self) -> bool:
         """Whether every expected byte is there."""
-        return not (self.mismatches or self.missing or self.crc or self.unlisted)
+        found = self.mismatches or self.missing or self.crc or self.unlisted or self.rewritten
+        return not found
 
     def reasons(self) -> list[str]:
         """One line for each thing that is wrong."""
@@ -56,11 +63,13 @@ class ByteCheck:
                 f" (element {found.change.index}, bits {found.change.bits})" if found.change else ""
             )
             lines.append(f"{found.name}: bytes differ from the recorded digest{where}")
+        if self.rewritten and not lines:
+            lines.append("bytes of the file differ, though none in a tensor: names, sizes, numbers")
         return lines
 
 
 def check_bytes(folder: Path, manifest: Manifest) -> ByteCheck:
-    """Re-read a checkpoint's file and compare every tensor with the manifest.
+    """Re-read a checkpoint's file and compare it, and every tensor in it, with the manifest.
 
     Raises:
         CheckpointUnreadable: the file is missing, truncated or not readable as a checkpoint.
@@ -74,7 +83,26 @@ def check_bytes(folder: Path, manifest: Manifest) -> ByteCheck:
             next_step="it cannot be judged; use another checkpoint",
         )
     content = read_torch_file(path)
-    return compare_tensors(content.tensors, manifest, content.damaged)
+    found = compare_tensors(content.tensors, manifest, content.damaged)
+    return replace(found, rewritten=bool(manifest.xxh3) and checksum(path) != manifest.xxh3)
+
+
+def checksum(path: Path) -> str:
+    """xxh3-128 of a file's bytes, in hexadecimal.
+
+    Raises:
+        CheckpointUnreadable: it cannot be read to its end.
+    """
+    found = xxhash.xxh3_128()
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                found.update(piece)
+    except OSError as error:
+        raise CheckpointUnreadable(
+            f"cannot be read ({error.strerror})", where=str(path), next_step="use another one"
+        ) from None
+    return found.hexdigest()
 
 
 def compare_tensors(

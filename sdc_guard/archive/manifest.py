@@ -57,6 +57,8 @@ class Manifest:
         file, bytes: name and size of the checkpoint's file in this folder.
         tensors: path in the saved structure to expected digest.
         created: seconds since the epoch.
+        xxh3: xxh3-128 of the whole file in hexadecimal: of its names, sizes and directory, too,
+            that no tensor's digest is about. "" in manifests from before there was one.
     """
 
     step: int
@@ -68,6 +70,7 @@ class Manifest:
     bytes: int
     tensors: dict[str, TensorEntry]
     created: float
+    xxh3: str = ""
 
     def write(self, folder: Path) -> None:
         """Write manifest.json into the checkpoint's folder, atomically."""
@@ -111,6 +114,8 @@ class Manifest:
         whole = (manifest.step, manifest.trace_step, manifest.attempt, manifest.bytes)
         if manifest.status not in get_args(Status) or not all(isinstance(n, int) for n in whole):
             raise ValueError("a status, step or size that is none")
+        if not isinstance(manifest.xxh3, str):
+            raise ValueError("a checksum that is no text")
         if not isinstance(manifest.file, str) or Path(manifest.file).name != manifest.file:
             raise ValueError(f"file {manifest.file!r} is not in this folder")
         return manifest

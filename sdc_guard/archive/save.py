@@ -8,6 +8,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..detect.counters import KIND as COUNTER
 from ..digest import Digest, digest_tensor
 from ..errors import CheckpointUnreadable
 from ..store.atomic import fsync_file, fsync_folder, publish_text
-from .compare import check_bytes
+from .compare import check_bytes, checksum
 from .inert_pickle import by_path
 from .manifest import Manifest, Status, TensorEntry
 from .torch_file import is_plain
@@ -138,12 +139,14 @@ def _seal(
 ) -> Manifest:
     size = (folder / STATE_FILE).stat().st_size
     draft = Manifest(*identity, "untested", (), STATE_FILE, size, expected, time.time())
+    whole = ""
     try:
         reasons = [*doubts, *check_bytes(folder, draft).reasons()]
+        whole = checksum(folder / STATE_FILE)
     except CheckpointUnreadable as error:
         reasons = [*doubts, str(error)]
     status: Status = "suspect" if reasons else "clean"
-    manifest = Manifest(*identity, status, tuple(reasons), STATE_FILE, size, expected, time.time())
+    manifest = replace(draft, status=status, reasons=tuple(reasons), xxh3=whole)
     manifest.write(folder)
     return manifest
 

@@ -18,7 +18,7 @@ import torch
 
 from sdc_guard import load_checkpoint
 from sdc_guard.archive import save as save_module
-from sdc_guard.archive.compare import check_bytes
+from sdc_guard.archive.compare import check_bytes, checksum
 from sdc_guard.archive.manifest import FILE, Manifest, TensorEntry
 from sdc_guard.archive.restore import checkpoints
 from sdc_guard.archive.save import LATEST, expected_digests, save_checkpoint, tensors_in
@@ -372,10 +372,29 @@ def test_tensors_of_another_device_come_back_to_the_cpu(tmp_path: Path) -> None:
         assert b"cpu" in archive.read("state/data.pkl")
     path.write_bytes(rewritten(path, b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0"))
     manifest = json.loads((folder / FILE).read_text())
-    manifest["bytes"] = path.stat().st_size
+    manifest["bytes"], manifest["xxh3"] = path.stat().st_size, checksum(path)
     (folder / FILE).write_text(json.dumps(manifest))
     assert content != path.read_bytes()
     assert same(load_checkpoint(folder), payload)
+
+
+def test_a_byte_that_is_in_no_tensor_is_seen(tmp_path: Path) -> None:
+    """The directory of a zip file has attributes that no reader looks at, and no checksum."""
+    folder = save(tmp_path, payload_of())
+    path = folder / "state.pt"
+    with zipfile.ZipFile(path) as archive:
+        entry = archive.start_dir + 38  # the external attributes of the first record
+    with path.open("r+b") as file:
+        file.seek(entry)
+        (byte,) = file.read(1)
+        file.seek(entry)
+        file.write(bytes([byte ^ 0x80]))
+    with pytest.raises(CheckpointMismatch, match="none in a tensor"):
+        load_checkpoint(folder)
+    manifest = json.loads((folder / FILE).read_text())
+    assert len(manifest.pop("xxh3")) == 32
+    (folder / FILE).write_text(json.dumps(manifest))  # as before there was one
+    assert same(load_checkpoint(folder), payload_of())
 
 
 def rewritten(path: Path, old: bytes, new: bytes) -> bytes:
