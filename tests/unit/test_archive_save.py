@@ -380,7 +380,8 @@ def test_tensors_of_another_device_come_back_to_the_cpu(tmp_path: Path) -> None:
 
 def test_a_byte_that_is_in_no_tensor_is_seen(tmp_path: Path) -> None:
     """The directory of a zip file has attributes that no reader looks at, and no checksum."""
-    folder = save(tmp_path, payload_of())
+    payload = payload_of()
+    folder = save(tmp_path, payload)
     path = folder / "state.pt"
     with zipfile.ZipFile(path) as archive:
         entry = archive.start_dir + 38  # the external attributes of the first record
@@ -394,7 +395,7 @@ def test_a_byte_that_is_in_no_tensor_is_seen(tmp_path: Path) -> None:
     manifest = json.loads((folder / FILE).read_text())
     assert len(manifest.pop("xxh3")) == 32
     (folder / FILE).write_text(json.dumps(manifest))  # as before there was one
-    assert same(load_checkpoint(folder), payload_of())
+    assert same(load_checkpoint(folder), payload)
 
 
 def rewritten(path: Path, old: bytes, new: bytes) -> bytes:
