@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-LARGEST = 1 << 20  # bytes of a command with its environment
+LARGEST = 1 << 20  # bytes that are read at once
 # two threads that wait for each other take turns where others compute, too
 WANTED = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
@@ -131,6 +131,8 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
                 if key.fileobj is listener:
                     connection, _ = listener.accept()
                     content, files, _, _ = socket.recv_fds(connection, LARGEST, 3)
+                    while not content.endswith(b"\n") and (more := connection.recv(LARGEST)):
+                        content += more
                     pid = os.fork()
                     if not pid:
                         signal.set_wakeup_fd(-1)

@@ -13,7 +13,9 @@ with socket.socket(socket.AF_UNIX) as connection:
     connection.connect(sys.argv[1])
     cwd = os.getcwd()  # noqa: PTH109 - because pathlib takes longer to import than all of this
     request = {"argv": sys.argv[2:], "cwd": cwd, "environment": dict(os.environ)}
-    socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
+    content = json.dumps(request).encode() + b"\n"
+    sent = socket.send_fds(connection, [content], [0, 1, 2])
+    connection.sendall(content[sent:])
     told = connection.recv(16)
 code = int(told) if told else 255  # the process behind it has ended
 if code < 0:
