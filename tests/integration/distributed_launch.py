@@ -76,8 +76,10 @@ def launch(folder: Path, world: int, scenarios: Sequence[str], timeout: float = 
         folder: gets all files.
         timeout: of the process group, in seconds.
     """
+    import preloaded  # not where this is the script: the ranks have it not in their path
+
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    arguments = [sys.executable, __file__, world, folder, timeout, *scenarios]
+    arguments = [preloaded.python(), __file__, world, folder, timeout, *scenarios]
     with (folder / "output").open("w") as output:
         process = subprocess.Popen(
             [str(argument) for argument in arguments],

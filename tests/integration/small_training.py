@@ -9,8 +9,9 @@ them at a checkpoint.
 
 from __future__ import annotations
 
-import multiprocessing
+import pickle
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -117,20 +118,21 @@ def train(
     return run
 
 
+ALONE = """
+import pickle, sys, torch, small_training
+torch.set_num_threads(1)
+arguments, options = pickle.loads(bytes.fromhex(sys.argv[1]))
+small_training.train(*arguments, **options)
+"""
+
+
 def train_apart(*arguments: object, **options: object) -> Path:
     """`train` in a process of its own, as a replay is: other tests change settings of torch."""
-    process = multiprocessing.get_context("spawn").Process(
-        target=_train_alone, args=(arguments, options)
-    )
-    process.start()
-    process.join()
-    assert process.exitcode == 0
+    import preloaded  # not where this is the script: a replay has it not in its path
+
+    call = pickle.dumps((arguments, options)).hex()
+    subprocess.run([preloaded.python(), "-c", ALONE, call], cwd=Path(__file__).parent, check=True)
     return Path(str(arguments[0]))
-
-
-def _train_alone(arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-    torch.set_num_threads(1)
-    train(*arguments, **options)
 
 
 def _element(fault: Fault) -> int:

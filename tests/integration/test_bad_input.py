@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 import torch
-from conftest import SAMPLE, Answer, bisect, guard_command, run
+from conftest import Answer, bisect, guard_command, run, small_sample
 
 
 def one_line(answer: Answer, code: int, *says: str) -> None:
@@ -55,7 +55,7 @@ def test_index_and_a_users_command_work_without_a_guard(tmp_path: Path) -> None:
     assert [row["step"] for row in answer.json["checkpoints"]] == [9, 10, 11]
     assert {row["status"] for row in answer.json["checkpoints"]} == {"untested"}
     check = "import sys, torch; sys.exit(int(torch.load(sys.argv[1])['w'][0]) >= 10)"
-    found = bisect("run", tmp_path, "--json", "--", sys.executable, "-c", check, "{ckpt}")
+    found = bisect("run", tmp_path, "--json", "--", preloaded.python(), "-c", check, "{ckpt}")
     assert (found.json["last_clean"], found.json["first_corrupt"]) == (9, 10)
 
 
@@ -80,7 +80,7 @@ def test_a_checkpoint_cut_off_is_untestable_and_not_corrupt(run_copy: Path, keep
     found = bisect("run", run_copy, "--json")
     assert found.code == 0
     assert found.json["first_corrupt"] is None
-    resume = run([SAMPLE, "--run", run_copy, "--resume", path.parent, "--until", 31])
+    resume = run([small_sample(), "--run", run_copy, "--resume", path.parent, "--until", 31])
     one_line(resume, 5, "bytes)")
     one_line(bisect("verify", run_copy, "--recorded", "--from", 30), 2, "no checkpoint of step 30")
 
@@ -104,13 +104,13 @@ def test_a_damaged_run_json(run_copy: Path) -> None:
 
 def test_a_resume_command_that_fails(faulty_run: Path) -> None:
     fails = "import sys; print('CUDA out of memory', file=sys.stderr); sys.exit(9)"
-    answer = bisect("verify", faulty_run, "--", sys.executable, "-c", fails, "{ckpt}")
+    answer = bisect("verify", faulty_run, "--", preloaded.python(), "-c", fails, "{ckpt}")
     one_line(answer, 2, "ended with 9", "CUDA out of memory")
     absent = bisect("verify", faulty_run, "--", "no-such-program", "{ckpt}")
     one_line(absent, 2, "cannot be started")
-    silent = bisect("verify", faulty_run, "--", sys.executable, "-c", "pass", "{ckpt}")
+    silent = bisect("verify", faulty_run, "--", preloaded.python(), "-c", "pass", "{ckpt}")
     one_line(silent, 2, "no guard recorded it")
-    nameless = bisect("verify", faulty_run, "--", sys.executable, "-c", "pass")
+    nameless = bisect("verify", faulty_run, "--", preloaded.python(), "-c", "pass")
     one_line(nameless, 2, "does not name {ckpt}")
     one_line(bisect("verify", faulty_run), 2, "how is the training resumed?", "--recorded")
 

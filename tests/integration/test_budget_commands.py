@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import preloaded
 import pytest
 import small_training
 from conftest import bisect
@@ -137,7 +137,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fault | None]
 
 
 def resume_command() -> list[object]:
-    return [sys.executable, Path(small_training.__file__), "{run}", "{ckpt}", "{step}"]
+    return [preloaded.python(), Path(small_training.__file__), "{run}", "{ckpt}", "{step}"]
 
 
 def test_verify_names_the_range_and_on_what_it_rests(recorded: Recorded) -> None:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import EVERY, bisect, sample_command, train
+from conftest import EVERY, bisect, small_sample, train
 
 from sdc_guard import RunReader
 from sdc_guard.archive.restore import checkpoints
@@ -37,12 +38,7 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> Non
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         assert process.poll() is None, "the training ended before it could be killed"
-        try:
-            with RunReader(run) as reader:
-                newest = reader.rows("SELECT max(step) FROM steps")[0][0]
-        except Exception:  # noqa: BLE001 - because the run's folder is still being made
-            newest = None
-        if newest is not None and newest >= step:
+        if published(run)["steps"] >= step:  # a row a step, from step 1 on
             return
         time.sleep(0.05)
     pytest.fail(f"step {step} was not published in time")
@@ -55,7 +51,9 @@ def test_killed_resumed_and_verified(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     random_numbers = random.Random(seed)
     folder = tmp_path / "run"
-    command = sample_command(folder, "--steps", 400, "--fault", f"weight@{FAULT}")
+    command = [sys.executable, small_sample(), "--run", folder, "--every", EVERY]
+    command += ["--policy", "record", "--steps", 2000, "--fault", f"weight@{FAULT}"]
+    command = [str(part) for part in command]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for_step(folder, random_numbers.randrange(FAULT + 4, FAULT + 30), process)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 from conftest import ROOT, guard_command
 
@@ -35,7 +36,7 @@ def test_the_command_passes_on_this_machine() -> None:
 
 def test_ranks_send_each_other_data_and_the_pair_that_is_wrong_is_named(tmp_path: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    script = [sys.executable, str(HERE / "selftest_ranks.py")]
+    script = [preloaded.python(), str(HERE / "selftest_ranks.py")]
     processes = [
         subprocess.Popen(
             [*script, str(rank), "2", str(tmp_path)],

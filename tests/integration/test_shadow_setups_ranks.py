@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 from conftest import ROOT
 from rank_setups import RANKS, STEPS, scenarios
@@ -27,7 +27,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     for rank in range(RANKS):
         with (folder / f"{rank}.log").open("w") as log:
             arguments = [
-                sys.executable,
+                preloaded.python(),
                 script,
                 str(rank),
                 folder / "init",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
+import preloaded
 import pytest
-from conftest import SAMPLE, STEPS, bisect, guard_command, run, train
+from conftest import SAMPLE, STEPS, bisect, guard_command, run, small_sample, small_source, train
 
 from sdc_guard import RunReader
+from sdc_guard.demo import story
 from sdc_guard.inject.injector import flip_bit, read_journal
 
 
@@ -88,7 +89,7 @@ def test_run_then_verify_then_report(faulty_run: Path, tmp_path: Path) -> None:
 
 def test_a_users_command_finds_the_bracket_that_verify_then_replays(faulty_run: Path) -> None:
     check = "import sys; sys.exit(int(sys.argv[1]) >= 30)"
-    answer = bisect("run", faulty_run, "--json", "--", sys.executable, "-c", check, "{step}")
+    answer = bisect("run", faulty_run, "--json", "--", preloaded.python(), "-c", check, "{step}")
     assert answer.code == 1
     assert (answer.json["last_clean"], answer.json["first_corrupt"]) == (20, 30)
     assert not answer.json["proven"]
@@ -98,7 +99,7 @@ def test_a_users_command_finds_the_bracket_that_verify_then_replays(faulty_run: 
 
 def test_a_judge_that_crashes_is_no_evidence(clean_run: Path) -> None:
     check = "import sys; open(sys.argv[1])"  # a folder: IsADirectoryError, exit code 1
-    answer = bisect("run", clean_run, "--", sys.executable, "-c", check, "{ckpt}")
+    answer = bisect("run", clean_run, "--", preloaded.python(), "-c", check, "{ckpt}")
     assert answer.code == 2
     assert "crashed on step 50: IsADirectoryError" in answer.err
 
@@ -111,7 +112,7 @@ def test_exit_codes_of_a_users_command(
     clean_run: Path, code: int, exit_code: int, says: str
 ) -> None:
     check = f"import sys; sys.exit({code})"
-    answer = bisect("run", clean_run, "--", sys.executable, "-c", check, "{ckpt}")
+    answer = bisect("run", clean_run, "--", preloaded.python(), "-c", check, "{ckpt}")
     assert answer.code == exit_code
     assert says in answer.err
     assert "Traceback" not in answer.err
@@ -119,7 +120,7 @@ def test_exit_codes_of_a_users_command(
 
 def test_skipped_checkpoints_beside_the_culprit_leave_a_range(faulty_run: Path) -> None:
     check = "import sys; s = int(sys.argv[1]); sys.exit(125 if s in (20, 30) else s > 30)"
-    answer = bisect("run", faulty_run, "--json", "--", sys.executable, "-c", check, "{step}")
+    answer = bisect("run", faulty_run, "--json", "--", preloaded.python(), "-c", check, "{step}")
     assert answer.code == 3
     assert (answer.json["last_clean"], answer.json["first_corrupt"]) == (10, 40)
     assert not answer.json["exact"]
@@ -140,10 +141,11 @@ def test_a_clean_run_is_not_accused(clean_run: Path) -> None:
         assert reader.rows("SELECT count(*) FROM alerts") == [(0,)]
 
 
-def test_another_environment_is_not_reproducible_and_accuses_nothing(clean_run: Path) -> None:
-    command = [sys.executable, SAMPLE, "--run", "{run}", "--resume", "{ckpt}", "--until", "{step}"]
-    other = [*command, "--threads", 2, "--every", 10]
-    answer = bisect("verify", clean_run, "--from", 20, "--to", 25, "--json", "--", *other)
+def test_another_environment_is_not_reproducible_and_accuses_nothing(tmp_path: Path) -> None:
+    # the sample as it is: with fewer tokens a step there is nothing for a second thread
+    folder = train(tmp_path / "run", "--steps", 6, "--every", 2, script=SAMPLE)
+    other = [*resume(SAMPLE), "--threads", 2]
+    answer = bisect("verify", folder, "--from", 4, "--to", 6, "--json", "--", *other)
     # two threads add up in another order; where they happen not to, all steps are equal
     assert answer.code in (0, 4), answer.out
     if answer.code == 4:
@@ -202,15 +204,14 @@ def test_a_bit_of_a_stored_checkpoint_is_storage_and_not_the_training(
 
 def test_a_bit_flipped_between_step_and_save_is_not_blamed_on_the_disk(tmp_path: Path) -> None:
     script = tmp_path / "flips_before_saving.py"
-    source = SAMPLE.read_text(encoding="utf-8")
+    source = small_source()
     at = "                if guard:\n                    guard.checkpoint(state, step)"
     flip = "                model.blocks[0].up.weight.data[3, 5] *= -1 if step == 30 else 1\n"
     assert at in source
     script.write_text(source.replace(at, flip + at), encoding="utf-8")
     folder = tmp_path / "run"
-    done = run([script, "--run", folder, "--steps", 30, "--every", 10, "--policy", "record"])
-    assert done.code == 0, done.err
-    answer = bisect("verify", folder, "--json", "--", *resume(SAMPLE))
+    train(folder, "--steps", 30, script=script)
+    answer = bisect("verify", folder, "--json", "--", *resume(small_sample()))
     assert (answer.json["class"], answer.json["verdict"]) == ("stored bytes", "undetermined")
     (tensor,) = answer.json["tensors"]
     assert (tensor["name"], tensor["bits"]) == ("blocks.0.up.weight", [31])
@@ -218,7 +219,7 @@ def test_a_bit_flipped_between_step_and_save_is_not_blamed_on_the_disk(tmp_path:
 
 def resume(script: Path) -> list[object]:
     places = ["--run", "{run}", "--resume", "{ckpt}", "--until", "{step}", "--every", 10]
-    return [sys.executable, script, *places]
+    return [preloaded.python(), script, *places]
 
 
 def test_a_hole_in_the_record_is_neither_clean_nor_proven(faulty_run: Path, tmp_path: Path) -> None:
@@ -271,7 +272,7 @@ def keep_steps(folder: Path, table: str, condition: str) -> None:
 def test_an_inexact_resume_accuses_nothing(
     clean_run: Path, tmp_path: Path, good: str, bad: str
 ) -> None:
-    source = SAMPLE.read_text(encoding="utf-8")
+    source = small_source()
     assert good in source
     script = tmp_path / "inexact.py"
     script.write_text(source.replace(good, bad), encoding="utf-8")
@@ -282,7 +283,7 @@ def test_an_inexact_resume_accuses_nothing(
 
 def test_a_gradient_fault_is_located_by_replay_from_two_checkpoints(tmp_path: Path) -> None:
     script = tmp_path / "flips_a_gradient.py"
-    source = SAMPLE.read_text(encoding="utf-8")
+    source = small_source()
     good = "            nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
     assert good in source
     flip = (
@@ -290,10 +291,9 @@ def test_a_gradient_fault_is_located_by_replay_from_two_checkpoints(tmp_path: Pa
     )
     script.write_text(source.replace(good, good + flip), encoding="utf-8")
     folder = tmp_path / "run"
-    done = run([script, "--run", folder, "--steps", 30, "--every", 10, "--policy", "record"])
-    assert done.code == 0, done.err
+    train(folder, "--steps", 30, script=script)
     assert bisect("run", folder).code == 0  # no record of a step can show it
-    answer = bisect("verify", folder, "--from", 20, "--json", "--", *resume(SAMPLE))
+    answer = bisect("verify", folder, "--from", 20, "--json", "--", *resume(small_sample()))
     assert answer.code == 1, answer.err
     assert (answer.json["first_corrupt"], answer.json["class"]) == (24, "optimizer update")
     assert {tensor["name"] for tensor in answer.json["tensors"]} == {"blocks.2.up.weight"}
@@ -314,11 +314,23 @@ def load_raw(path: Path) -> dict:  # type: ignore[type-arg] # because it is what
 def judge_by_loading() -> list[object]:
     """What people do today: a checkpoint is good if it loads."""
     code = "import sys, torch; torch.load(sys.argv[1] + '/state.pt', weights_only=True)"
-    return [sys.executable, "-c", code, "{ckpt}"]
+    return [preloaded.python(), "-c", code, "{ckpt}"]
+
+
+DEMO = """
+import pathlib, sys
+from sdc_guard import cli
+from sdc_guard.demo import story
+story.sample_script = lambda: pathlib.Path(sys.argv[1])
+cli.main(sys.argv[2:])
+"""
 
 
 def test_the_demo_compares_with_the_injectors_record(tmp_path: Path) -> None:
-    answer = guard_command("demo", "--seed", 11, "--fault", "exp_avg", "--run", tmp_path / "demo")
+    # with the small sample in place of the one that it has
+    assert story.sample_script() == SAMPLE
+    options = ["demo", "--seed", 11, "--fault", "exp_avg", "--run", tmp_path / "demo"]
+    answer = run(["-c", DEMO, small_sample(), *options])
     assert answer.code == 0, answer.out + answer.err
     (injected,) = read_journal(tmp_path / "demo")
     (word,) = injected.touched
@@ -328,7 +340,6 @@ def test_the_demo_compares_with_the_injectors_record(tmp_path: Path) -> None:
 
 
 def test_the_demo_fails_when_the_answer_is_another(tmp_path: Path) -> None:
-    from sdc_guard.demo.story import _compare
     from sdc_guard.inject.fault import InjectionRecord, Touched
 
     record = InjectionRecord(0, "weight", 27, 0, 5, "w", (Touched(7, 8, 0),))
@@ -348,11 +359,11 @@ def test_the_demo_fails_when_the_answer_is_another(tmp_path: Path) -> None:
         ],
     }
     said: list[str] = []
-    assert _compare([record], right, said.append)
-    assert not _compare([record], {**right, "first_corrupt": 28}, said.append)
-    assert not _compare([record], {**right, "tensors": []}, said.append)
-    assert not _compare([record], {**right, "exact": False}, said.append)
-    assert not _compare([], right, said.append)
+    assert story._compare([record], right, said.append)
+    assert not story._compare([record], {**right, "first_corrupt": 28}, said.append)
+    assert not story._compare([record], {**right, "tensors": []}, said.append)
+    assert not story._compare([record], {**right, "exact": False}, said.append)
+    assert not story._compare([], right, said.append)
 
 
 def test_the_demo_leaves_a_folder_alone_that_is_not_its_own(tmp_path: Path) -> None:
@@ -374,7 +385,7 @@ def test_sql_prints_csv(faulty_run: Path) -> None:
 
 def test_halt_stops_before_the_corrupted_step_is_applied(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = [SAMPLE, "--run", folder, "--every", 10, "--steps", 30, "--policy", "halt"]
+    command = [small_sample(), "--run", folder, "--every", 10, "--steps", 30, "--policy", "halt"]
     answer = run([*command, "--fault", "weight@17", "--fault-seed", 2])
     assert answer.code == 1
     assert "step 17: carried_digest" in answer.err

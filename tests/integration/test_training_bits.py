@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
-from conftest import ROOT, STEPS, train
+from conftest import ROOT, SAMPLE, STEPS, small_sample, train
 
 from sdc_guard import load_checkpoint
 
@@ -29,11 +31,15 @@ def same_bits(one: object, two: object, path: str = "") -> int:
     return 0
 
 
-def test_200_steps_with_and_without_the_guard_end_in_the_same_bits(tmp_path: Path) -> None:
-    train(tmp_path / "with", "--steps", 200, "--every", 200)
-    train(tmp_path / "without", "--steps", 200, "--every", 200, "--no-guard")
-    guarded = load_checkpoint(tmp_path / "with" / "archive" / "step=000200")
-    bare = torch.load(tmp_path / "without" / "step-000200.pt", weights_only=True)
+@pytest.mark.parametrize(("script", "steps"), [(small_sample, 200), (lambda: SAMPLE, 20)])
+def test_training_with_and_without_the_guard_ends_in_the_same_bits(
+    tmp_path: Path, script: Callable[[], Path], steps: int
+) -> None:
+    options = ["--steps", steps, "--every", steps]
+    train(tmp_path / "with", *options, script=script())
+    train(tmp_path / "without", *options, "--no-guard", script=script())
+    guarded = load_checkpoint(tmp_path / "with" / "archive" / f"step={steps:06d}")
+    bare = torch.load(tmp_path / "without" / f"step-{steps:06d}.pt", weights_only=True)
     # 52 parameters and the tied head, step and two moments of each parameter, generator state
     assert same_bits(guarded, bare) == 53 + 3 * 52 + 1
 

@@ -1,6 +1,6 @@
 """The kernel that digests tensors, interpreted by Triton on CPU tensors, against the reference.
 
-Run by test_digest_kernel.py in a process of its own: whether Triton interprets is settled when it
+Run by test_interpreted.py in a process of its own: whether Triton interprets is settled when it
 is first imported.
 """
 

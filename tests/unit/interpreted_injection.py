@@ -1,6 +1,6 @@
 """The kernel that injects faults under Triton's interpreter, on CPU tensors, against plain torch.
 
-Run by test_inject_kernel.py in a process of its own: whether Triton interprets is settled when it
+Run by test_interpreted.py in a process of its own: whether Triton interprets is settled when it
 is first imported.
 """
 

@@ -1,6 +1,6 @@
 """The gradient kernel under Triton's interpreter, on CPU tensors, against float64 numpy.
 
-Run by test_fused_cuda.py in a process of its own: whether Triton interprets is settled when it is
+Run by test_interpreted.py in a process of its own: whether Triton interprets is settled when it is
 first imported.
 """
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import preloaded
 import pytest
 import torch
 
@@ -62,7 +63,7 @@ def test_a_short_run(tmp_path: Path) -> None:
     file = tmp_path / "overhead.json"
     options = ["--models", "mlp", "--rounds", "2", "--steps", "1", "--json", file]
     done = subprocess.run(
-        [sys.executable, BENCHMARKS / "hook_overhead.py", *options],
+        [preloaded.python(), BENCHMARKS / "hook_overhead.py", *options],
         capture_output=True,
         text=True,
         check=True,
