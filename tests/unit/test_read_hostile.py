@@ -177,7 +177,14 @@ def claim(path: Path, shape: Any, stride: Any, numel: int = 4, **records: bytes)
 
 @pytest.mark.parametrize(
     ("shape", "stride"),
-    [((10**12,), (1,)), ((10**12,), (0,)), ((2,), (-1,)), ((2, 2), (1,)), ((-1,), (1,))],
+    [
+        ((5,), (1,)),
+        ((10**12,), (1,)),
+        ((10**12,), (0,)),
+        ((2,), (-1,)),
+        ((2, 2), (1,)),
+        ((-1,), (1,)),
+    ],
 )
 def test_a_tensor_that_claims_more_than_there_is(tmp_path: Path, shape: Any, stride: Any) -> None:
     (found,) = index(claim(tmp_path / "s-1.pt", shape, stride))
