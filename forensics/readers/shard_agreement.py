@@ -8,11 +8,10 @@ from typing import Final
 from sdc_guard.errors import CheckpointUnreadable
 from sdc_guard.logs.shown import shown
 
-from .described import Described
+from .described import Described, saved_step
 from .safetensors_file import told
 from .safetensors_header import Header, read_header
 from .safetensors_index import ShardSet
-from .safetensors_tensors import step
 
 _MOST: Final = 3  # names in a line
 
@@ -35,7 +34,7 @@ def describe_set(shards: ShardSet) -> Described:
     notes = [f"{name}: {note}" for name, header in headers.items() for note in told(header)]
     if shards.index is None:
         notes.append("no index of shards: taken by their names")
-    return Described(tuple(reasons), tuple(notes), readable, step_of(headers))
+    return Described(tuple(reasons), tuple(notes), readable, step_of(shards, headers))
 
 
 def headers_of(shards: ShardSet) -> tuple[dict[str, Header], list[str]]:
@@ -91,19 +90,19 @@ def _doubted(shards: ShardSet, headers: Mapping[str, Header]) -> list[str]:
                 f"the shards' tensors hold {held:,} bytes, the index says {shards.total:,}: "
                 "a shard of another save?"
             )
-    if len(steps := _steps(headers)) > 1:
+    if len(steps := _steps(shards, headers)) > 1:
         reasons.append(f"shards of different steps: {', '.join(map(str, sorted(steps)))}")
     return reasons
 
 
-def _steps(headers: Mapping[str, Header]) -> set[int]:
-    found = (step(header.metadata) for header in headers.values())
+def _steps(shards: ShardSet, headers: Mapping[str, Header]) -> set[int]:
+    found = [shards.step, *(saved_step(header.metadata) for header in headers.values())]
     return {one for one in found if one is not None}
 
 
-def step_of(headers: Mapping[str, Header]) -> int | None:
-    """The step that the shards say; None if they do not, or not the same."""
-    steps = _steps(headers)
+def step_of(shards: ShardSet, headers: Mapping[str, Header]) -> int | None:
+    """The step that index and shards say; None if they do not, or not the same."""
+    steps = _steps(shards, headers)
     return steps.pop() if len(steps) == 1 else None
 
 
