@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,7 +10,6 @@ from typing import Final
 from ..checkpoint import Checkpoint
 
 _LARGEST: Final = 2**63 - 1  # steps are signed 64-bit numbers in a trace
-_KEYS: Final = ("step", "global_step")
 _SHARD: Final = re.compile(r"-\d{5,}-of-\d{5,}")
 _AFTER_STEP: Final = re.compile(r"(?:step|iter|iteration)s?[-_=. ]?(\d+)", re.I)
 _BEFORE_STEP: Final = re.compile(r"(\d+)[-_]?steps?", re.I)
@@ -20,7 +18,7 @@ _AT_THE_END: Final = re.compile(r"(?<!fp)(?<!bf)(?<!int)(?<![\d.])(\d+)$", re.I)
 
 
 @dataclass(frozen=True)
-class Described:
+class Findings:
     """What was found without reading tensors.
 
     Attributes:
@@ -74,9 +72,3 @@ def as_step(text: object) -> int | None:
     if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 20:
         text = int(text)
     return text if type(text) is int and 0 <= text <= _LARGEST else None
-
-
-def saved_step(metadata: Mapping[str, object]) -> int | None:
-    """The step among what was saved beside tensors."""
-    found = (as_step(metadata.get(key)) for key in _KEYS)
-    return next((one for one in found if one is not None), None)
