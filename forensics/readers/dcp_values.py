@@ -25,7 +25,7 @@ STEP_NAMES = (
     "trainer_state.step", "state.step",
 )  # fmt: skip
 _STEP_HOLDERS = ("train_state", "trainer_state")
-_OPTIMIZER_STEP = re.compile(r"(?:^|\.)(?:optim|optimizer|state)[^.]*\..*\bstep$")
+_OPTIMIZER_STEP = re.compile(r"((?:.*\.)?)state\..*\.step$")
 _MOST_SHARDS = 32
 
 
@@ -71,27 +71,37 @@ def saved_step(folder: Path, metadata: DcpMetadata) -> int | None:
 
 
 def steps_differ(folder: Path, metadata: DcpMetadata, shards: Iterable[str]) -> str:
-    """Whether shards come from two saves, by the step counters of an Adam-like optimizer in each.
+    """Whether shards come from two saves, by the step counters of each Adam-like optimizer in them.
 
     A parameter that is trained only from some step on counts less: a shard is judged by the
-    largest count in it.
+    largest count in it, and only one that has two at least.
     """
-    by_shard: dict[str, list[str]] = {}
+    counters: dict[str, dict[str, list[str]]] = {}  # optimizer: shard: names
+    whole = set(shards)
     for name, item in metadata.tensors.items():
-        places = {chunk.place.file for chunk in item.chunks if chunk.place}
-        if len(places) == 1 and len(item.chunks) == 1 and _OPTIMIZER_STEP.search(name):
-            by_shard.setdefault(places.pop(), []).append(name)
-    readable = [shard for shard in shards if shard in by_shard][:_MOST_SHARDS]
-    if len(readable) < 2:
+        if len(item.chunks) == 1 and (optimizer := _OPTIMIZER_STEP.match(name)):
+            place = item.chunks[0].place
+            if place and place.file in whole:
+                by_shard = counters.setdefault(optimizer[1], {})
+                by_shard.setdefault(place.file, []).append(name)
+    for by_shard in counters.values():
+        judged = {shard: names for shard, names in by_shard.items() if len(names) > 1}
+        if told := _differ(folder, metadata, dict(list(judged.items())[:_MOST_SHARDS])):
+            return told
+    return ""
+
+
+def _differ(folder: Path, metadata: DcpMetadata, names: dict[str, list[str]]) -> str:
+    if len(names) < 2:
         return ""
-    firsts = {_count(folder, metadata, by_shard[shard][:1]) for shard in readable}
+    firsts = {_count(folder, metadata, some[:1]) for some in names.values()}
     if len(firsts - {None}) < 2:  # one of each is enough where they are equal
         return ""
-    counts = {shard: _count(folder, metadata, by_shard[shard]) for shard in readable}
+    counts = {shard: _count(folder, metadata, some) for shard, some in names.items()}
     known = {shard: count for shard, count in counts.items() if count is not None}
     if len(set(known.values())) < 2:
         return ""
-    low, high = min(known, key=lambda s: known[s]), max(known, key=lambda s: known[s])
+    low, high = min(known, key=lambda shard: known[shard]), max(known, key=lambda s: known[s])
     return (
         f"the optimizer's step is {known[low]} in {low} and {known[high]} in {high}: shards of "
         "two saves (or one with only parameters that joined the training later)"
