@@ -25,7 +25,7 @@ from .dcp_pickle import (
     TensorEntry,
     load_metadata,
 )
-from .lfs_pointer import lfs_pointer
+from .foreign_file import lfs_pointer
 
 FILE = ".metadata"
 LONGEST = 1 << 30  # bytes of the file; 10 million chunks take 600 MB
@@ -133,7 +133,7 @@ def _content(path: Path) -> bytes:
     if not content:
         raise _Malformed("nothing: it is empty (0 bytes)")
     if pointer := lfs_pointer(content):
-        raise CheckpointUnreadable(f"{FILE} is {pointer}", where=str(path))
+        raise CheckpointUnreadable(f"{FILE}: {pointer}", where=str(path))
     return content
 
 

@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sdc_guard.logs.shown import shown
+
 from .dcp_metadata import FILE, DcpMetadata
-from .lfs_pointer import LONGEST, lfs_pointer
+from .foreign_file import ENOUGH, lfs_pointer
 
 # file systems stamp to between 1 ns and 2 s (FAT); the clocks of a job's machines may also differ
 GRANULARITY = 2.0
 _LISTED = 8
+_POINTER = 1024  # bytes: a Git LFS pointer is smaller, by its specification
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def lost(folder: Path, shard: Shard, metadata: DcpMetadata) -> str:
     if shard.size is None:
         state = "is missing"
     elif pointer := _pointer(folder / shard.name, shard.size):
-        state = f"is {pointer}"
+        state = f"is a {pointer}"
     else:
         kind = "truncated" if shard.size else "empty"
         state = f"is {kind} ({shard.size:,} of {shard.needed:,} bytes)"
@@ -94,7 +97,7 @@ def left_over(folder: Path, found: Iterable[Shard]) -> list[str]:
 def listed(names: Iterable[str]) -> str:
     """Names in a line, the first of many."""
     names = list(names)
-    text = ", ".join(" ".join(name.split()) for name in names[:_LISTED])
+    text = ", ".join(shown(name[:200]) for name in names[:_LISTED])
     return f"{text} and {len(names) - _LISTED:,} more" if len(names) > _LISTED else text
 
 
@@ -108,11 +111,11 @@ def _look(path: Path) -> tuple[int | None, float]:
     return status.st_size, status.st_mtime
 
 
-def _pointer(path: Path, size: int) -> str:
-    if not 0 < size <= LONGEST:
-        return ""
+def _pointer(path: Path, size: int) -> str | None:
+    if not 0 < size <= _POINTER:
+        return None
     try:
         with path.open("rb") as file:
-            return lfs_pointer(file.read(LONGEST))
+            return lfs_pointer(file.read(ENOUGH))
     except OSError:
-        return ""
+        return None

@@ -13,12 +13,11 @@ from sdc_guard.archive.inert_pickle import StoredTensor as Stub
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..content import StoredTensor
+from .assembled import Part, assembled
 from .boxes import cover_fault
 from .dcp_metadata import NEXT_STEP, Chunk, Place, TensorItem
 from .saved_values import load_values
 from .saved_zip import DamagedItem, SavedZip, Source, opened
-
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 
 def source(folder: Path, place: Place) -> Source:
@@ -103,18 +102,11 @@ def _read(folder: Path, item: TensorItem) -> torch.Tensor:
     wrong = fault(item)
     if wrong:
         raise DamagedItem(wrong)
-    if len(item.chunks) == 1:
-        return _chunk(folder, item, item.chunks[0])
-    whole = torch.empty(item.shape, dtype=item.dtype)
-    words = whole.view(_WORDS[item.dtype.itemsize])  # copied as words: bit for bit
-    for chunk in item.chunks:
-        if chunk.numel:
-            box = tuple(
-                slice(start, start + size)
-                for start, size in zip(chunk.offsets, chunk.sizes, strict=True)
-            )
-            words[box] = _chunk(folder, item, chunk).view(words.dtype)
-    return whole
+    parts = [
+        Part(chunk.offsets, chunk.sizes, partial(_chunk, folder, item, chunk))
+        for chunk in item.chunks
+    ]
+    return assembled(item.dtype, item.shape, parts)
 
 
 def _chunk(folder: Path, item: TensorItem, chunk: Chunk) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,72 +9,14 @@ from typing import Any
 
 import torch
 
-from sdc_guard.archive.inert_pickle import InertUnpickler, StoredTensor
-from sdc_guard.archive.pickle_bounds import check_bounds
+from sdc_guard.archive.inert_pickle import Inert, InertUnpickler, StoredTensor
+from sdc_guard.logs.shown import shown
 
 _MOST = 10_000  # values of one structure that are listed
 _DEEPEST = 100
 _LONGEST = 1_000  # characters of a path
-_MOST_TYPES = 1_000
 _LARGEST = 1 << 64
-
-
-class _Foreign:
-    """Stands for an object whose type is not known: takes any call and any state."""
-
-    __slots__ = ()
-    of = "object"
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-    def __call__(self, *_: Any, **__: Any) -> _Foreign:
-        return self
-
-    def __setstate__(self, _: Any) -> None: ...
-    def __setitem__(self, *_: Any) -> None: ...
-    def append(self, _: Any) -> None:
-        """Pickle fills lists and their subclasses by this name."""
-
-    def extend(self, _: Any) -> None:
-        """Likewise."""
-
-
-class _Buffer(_Foreign):
-    """An io.BytesIO: its state is (content, position, attributes)."""
-
-    of = "_io.BytesIO"
-    content = b""
-
-    def __setstate__(self, state: Any) -> None:
-        first = state[0] if isinstance(state, tuple) and state else b""
-        self.content = first if isinstance(first, bytes) else b""
-
-
-def _encoded(text: Any, encoding: Any = "latin1") -> bytes:
-    """Protocol 2 has no bytes: they are a text to be encoded."""
-    if not isinstance(text, str) or encoding != "latin1":
-        raise TypeError("no bytes")
-    return text.encode("latin1")
-
-
-class _ValueUnpickler(InertUnpickler):
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self._types: dict[str, type[_Foreign]] = {}
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("_codecs", "encode"):
-            return lambda *arguments: _encoded(*arguments)  # a new one: it can be given attributes
-        if (module, name) == ("_io", "BytesIO"):
-            return _Buffer
-        if (module, name) == ("torch", "Size"):
-            return tuple
-        found = super().find_class(module, name)
-        if not isinstance(found, type) or found.__module__ != InertUnpickler.__module__:
-            return found
-        of = f"{module}.{name}"
-        if of not in self._types and len(self._types) < _MOST_TYPES:
-            self._types[of] = type("_Named", (_Foreign,), {"__slots__": (), "of": of})
-        return self._types.get(of, _Foreign)
+_BUFFER = "_io.BytesIO"
 
 
 @dataclass(frozen=True)
@@ -102,13 +43,11 @@ def load_values(content: bytes, name: str = "") -> Values:
         content: the pickle.
         name: path of the whole; "" for none.
 
-    Raises errors of every kind if it is damaged, and pickle.UnpicklingError if it would take
-    memory out of proportion.
+    Raises errors of every kind if it is damaged or would take time or memory out of proportion.
     """
-    check_bounds(content)
     values = Values()
     taken: Counter[str] = Counter()
-    leaves = _leaves(_ValueUnpickler(io.BytesIO(content)).load(), name)
+    leaves = _leaves(InertUnpickler(content).load(), name)
     for count, (path, node) in enumerate(leaves):
         if count == _MOST:
             values.foreign[name or "the rest"] = f"more than {_MOST:,} values: not all are listed"
@@ -140,22 +79,33 @@ def _leaves(root: Any, name: str) -> Iterator[tuple[str, Any]]:
 def _children(path: str, node: Any) -> Iterator[tuple[str, Any]]:
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):
         word = str(key) if isinstance(key, (str, int, float)) else type(key).__name__
-        yield (f"{path}.{word[:_LONGEST]}" if path else word[:_LONGEST]), value
+        word = shown(word[:_LONGEST])
+        yield (f"{path}.{word}" if path else word), value
 
 
 def _put(values: Values, path: str, node: Any) -> None:
     if isinstance(node, StoredTensor):
         values.tensors[path] = node
-    elif isinstance(node, (bool, float, str)) or (type(node) is int and abs(node) < _LARGEST):
+    elif isinstance(node, str):
+        # half a surrogate pair can be neither printed nor written
+        values.numbers[path] = node.encode("utf-8", "backslashreplace").decode()
+    elif isinstance(node, (bool, float)) or (type(node) is int and abs(node) < _LARGEST):
         values.numbers[path] = node
     elif isinstance(node, torch.dtype):
         values.numbers[path] = str(node)
-    elif isinstance(node, _Buffer) and node.content:
-        values.buffers[path] = node.content
+    elif (content := _buffered(node)) is not None:
+        values.buffers[path] = content
     else:
         values.foreign[path] = _type_name(node)
 
 
+def _buffered(node: Any) -> bytes | None:
+    """The content of an io.BytesIO, whose state is (content, position, attributes)."""
+    if isinstance(node, Inert) and node.name == _BUFFER and type(node.state) is tuple:
+        return node.state[0] if node.state and type(node.state[0]) is bytes else None
+    return None
+
+
 def _type_name(node: Any) -> str:
-    of = node if isinstance(node, type) else type(node)
-    return " ".join(str(getattr(of, "of", of.__name__)).split())[:200]
+    name = node.name if isinstance(node, Inert) else type(node).__name__
+    return shown(name[:200])

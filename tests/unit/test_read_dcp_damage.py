@@ -78,7 +78,7 @@ def test_an_interrupted_first_save_and_ranks_that_saved_alone(tmp_path: Path) ->
         (lambda file: file.unlink(), "is missing"),
         (lambda file: file.write_text(
             "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12965\n"
-        ), "is a Git LFS pointer; its content (12,965 bytes) was not downloaded"),
+        ), "is a Git LFS pointer; real content (12,965 bytes) not downloaded"),
     ],
 )  # fmt: skip
 def test_a13_one_of_two_shards_damaged(tmp_path: Path, damage: Any, told: str) -> None:
