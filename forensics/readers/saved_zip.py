@@ -161,14 +161,16 @@ class SavedZip:
         Raises:
             DamagedItem: a record is not where it should be.
         """
+        largest = max((info.file_size for info in self.records.values()), default=0)
+        block = memoryview(bytearray(min(largest, _BLOCK)))
         for name, info in self.records.items():
             found, left = 0, info.file_size
             self.stream.seek(self._start(name))
             while left:
-                block = self.stream.read(min(left, _BLOCK))
-                if not block:
+                count = self._into(block[: min(left, _BLOCK)])
+                if not count:
                     raise DamagedItem(f"record {name} is cut off")
-                found, left = zlib.crc32(block, found), left - len(block)
+                found, left = zlib.crc32(block[:count], found), left - count
             # a stored CRC of 0 is how torch.save writes that it computed none
             yield name, True if found == info.CRC else (None if info.CRC == 0 else False)
 
@@ -181,10 +183,14 @@ class SavedZip:
         self.stream.seek(self._start(name))
         filled = 0
         while filled < len(target):
-            count = self.stream.readinto(target[filled:])  # type: ignore[attr-defined]
+            count = self._into(target[filled:])
             if not count:
                 raise DamagedItem(f"record {name} is cut off")
             filled += count
+
+    def _into(self, target: memoryview) -> int:
+        count: int = self.stream.readinto(target)  # type: ignore[attr-defined] # as every file has
+        return count
 
     def _start(self, name: str) -> int:
         info = self._record(name)
