@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sdc_guard.errors import CheckpointUnreadable
 from sdc_guard.logs.shown import shown
@@ -37,8 +37,7 @@ BITS: Final = {
 """Bits of an element, by the format's name of its data type."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A tensor as the header gives it; `begin` and `end` in bytes after the header."""
 
     name: str
@@ -145,20 +144,20 @@ def _header(text: bytes, held: int) -> Header:
     metadata = document.pop(_METADATA, None) or {}
     if not isinstance(metadata, dict) or not all(type(one) is str for one in metadata.values()):
         raise _Damaged(f"safetensors header damaged: {_METADATA} does not give texts by name")
-    entries = sorted(
-        (_entry(name, fields) for name, fields in document.items()),
-        key=lambda entry: (entry.begin, entry.end),
-    )
+    entries = [_entry(name, fields) for name, fields in document.items()]
+    entries.sort(key=_place)
     _refuse_overlaps(entries)
     return Header(tuple(entries), metadata, _LENGTH + len(text), held)
+
+
+def _place(entry: Entry) -> tuple[int, int]:
+    return entry.begin, entry.end
 
 
 def _parsed(text: bytes, held: int) -> dict[str, Any]:
     try:
         decoded = text.decode("utf-8")
-        document = json.loads(
-            decoded, object_pairs_hook=_once, parse_constant=_refuse_constant
-        )  # fmt: skip
+        document = json.loads(decoded, object_pairs_hook=_once, parse_constant=_refuse_constant)
     except _Damaged:
         raise
     except (ValueError, RecursionError) as error:
@@ -168,20 +167,27 @@ def _parsed(text: bytes, held: int) -> dict[str, Any]:
         raise _Damaged(f"{empty}safetensors header damaged: not JSON{where}") from None
     if not isinstance(document, dict):
         raise _Damaged("safetensors header damaged: not a JSON object")
+    if "\\u" in decoded:
+        _refuse_no_text(document)
     return document
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise _Damaged(f"safetensors header damaged: {_shown(name)} twice")
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise _Damaged("safetensors header damaged: a name that is no text") from None
-        found[name] = value
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _Damaged(f"safetensors header damaged: {_shown(twice)} twice")
     return found
+
+
+def _refuse_no_text(names: Iterable[str]) -> None:
+    """JSON can escape halves of signs, which no other text can hold."""
+    try:
+        for name in names:
+            name.encode()
+    except UnicodeEncodeError:
+        raise _Damaged("safetensors header damaged: a name that is no text") from None
 
 
 def _refuse_constant(text: str) -> Any:
@@ -189,33 +195,45 @@ def _refuse_constant(text: str) -> Any:
 
 
 def _entry(name: str, fields: Any) -> Entry:
-    what = f"safetensors header damaged: tensor {_shown(name)}"
-    if not isinstance(fields, dict) or not {"dtype", "shape", "data_offsets"} <= set(fields):
-        raise _Damaged(f"{what} lacks dtype, shape or data_offsets")
-    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in BITS:
-        raise _Damaged(f"{what} is of the unknown dtype {_shown(str(dtype))}")
-    if not _sizes(shape) or not _possible(shape, BITS[dtype]):
-        raise _Damaged(f"{what} has the impossible shape {_shown(str(shape))}")
-    if not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _Damaged(f"{what} has offsets out of range, {_shown(str(offsets))}")
-    bits = math.prod(shape) * BITS[dtype]
+    try:
+        return _sound(name, fields)
+    except _Damaged as damage:
+        what = f"safetensors header damaged: tensor {_shown(name)} {damage}"
+    raise _Damaged(what)
+
+
+def _sound(name: str, fields: Any) -> Entry:
+    try:
+        dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
+    except (TypeError, KeyError):
+        raise _Damaged("lacks dtype, shape or data_offsets") from None
+    width = BITS.get(dtype) if type(dtype) is str else None
+    if width is None:
+        raise _Damaged(f"is of the unknown dtype {_shown(str(dtype))}")
+    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise _Damaged(f"has offsets out of range, {_shown(str(offsets))}")
+    if not _are_sizes(shape) or len(shape) > _DIMENSIONS or _largest(shape) * width > _LARGEST:
+        raise _Damaged(f"has the impossible shape {_shown(str(shape))}")
+    bits, size = math.prod(shape) * width, offsets[1] - offsets[0]
     if bits % 8:
-        raise _Damaged(f"{what} ends within a byte")
-    if bits != 8 * (offsets[1] - offsets[0]):
-        raise _Damaged(
-            f"{what} takes {bits // 8:,} bytes by its shape, "
-            f"{offsets[1] - offsets[0]:,} by its offsets"
-        )
+        raise _Damaged("ends within a byte")
+    if bits != 8 * size:
+        raise _Damaged(f"takes {bits // 8:,} bytes by its shape, {size:,} by its offsets")
     return Entry(name, dtype, tuple(shape), offsets[0], offsets[1])
 
 
-def _sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(one) is int and one >= 0 for one in value)
+def _are_sizes(value: Any) -> bool:
+    if type(value) is not list:
+        return False
+    for one in value:  # noqa: SIM110 - a header has thousands of them, and all() takes longer
+        if type(one) is not int or one < 0:
+            return False
+    return True
 
 
-def _possible(shape: list[int], bits: int) -> bool:
-    return len(shape) <= _DIMENSIONS and math.prod(max(one, 1) for one in shape) * bits <= _LARGEST
+def _largest(shape: list[int]) -> int:
+    """Elements, were there no dimension of 0: torch multiplies the others, too."""
+    return math.prod([one or 1 for one in shape]) if 0 in shape else math.prod(shape)
 
 
 def _refuse_overlaps(entries: list[Entry]) -> None:

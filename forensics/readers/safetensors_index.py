@@ -11,6 +11,7 @@ from typing import Any, Final
 from sdc_guard.logs.shown import shown
 
 from .hf_layout import names_in
+from .safetensors_tensors import step
 from .small_json import DamagedJson, read_object
 
 _INDEX: Final = re.compile(r"(.+)\.safetensors\.index(?:\.[^.]+)?\.json")
@@ -30,6 +31,7 @@ class ShardSet:
         index: the index's name; None without one.
         placed: tensor to file, by the index.
         total: bytes of all tensors, by the index; None if it does not say.
+        step: that the index says; None if it does not.
         reasons: what is wrong with the index.
     """
 
@@ -39,6 +41,7 @@ class ShardSet:
     index: str | None = None
     placed: Mapping[str, str] = field(default_factory=dict)
     total: int | None = None
+    step: int | None = None
     reasons: tuple[str, ...] = ()
 
     @property
@@ -79,8 +82,15 @@ def _indexed(folder: Path, name: str, by_name: list[ShardSet]) -> ShardSet:
     match = _INDEX.fullmatch(name)
     stem = match[1] if match else name
     try:
-        placed, total = _content(read_object(folder / name))
-        return ShardSet(folder, stem, tuple(sorted(set(placed.values()))), name, placed, total)
+        document = read_object(folder / name)
+        placed = _placed(document)
+        saved = document.get("metadata")
+        metadata = saved if isinstance(saved, dict) else {}
+        total = metadata.get("total_size")
+        return ShardSet(
+            folder, stem, tuple(sorted(set(placed.values()))), name, placed,
+            total if type(total) is int and total > 0 else None, step(metadata),
+        )  # fmt: skip
     except DamagedJson as damage:
         reasons = (f"{name}: {damage}",)
     likely = [one for one in by_name if one.stem.split(".")[0] == stem] or by_name
@@ -89,8 +99,8 @@ def _indexed(folder: Path, name: str, by_name: list[ShardSet]) -> ShardSet:
     return ShardSet(folder, stem, (), name, reasons=reasons)
 
 
-def _content(document: dict[str, Any]) -> tuple[dict[str, str], int | None]:
-    """Tensor to file, and the bytes of all tensors.
+def _placed(document: dict[str, Any]) -> dict[str, str]:
+    """Tensor to file.
 
     Raises:
         DamagedJson: it gives no files, or files elsewhere.
@@ -103,6 +113,4 @@ def _content(document: dict[str, Any]) -> tuple[dict[str, str], int | None]:
             raise DamagedJson(f"names a file outside of its folder, {shown(file[:80])}")
     if not all(isinstance(file, str) for file in placed.values()):
         raise DamagedJson("weight_map does not give files by name")
-    metadata = document.get("metadata")
-    total = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return placed, total if type(total) is int and total > 0 else None
+    return placed

@@ -83,7 +83,7 @@ def open_set(shards: ShardSet) -> Content:
             "; ".join(reasons[:_MOST]) or "no tensors in file", where=str(shards.folder)
         )
     other = aliases(metadata, found)
-    return Content(found, other, texts(metadata, other), step=step_of(headers))
+    return Content(found, other, texts(metadata, other), step=step_of(shards, headers))
 
 
 def check_set(shards: ShardSet) -> Integrity:

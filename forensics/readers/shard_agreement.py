@@ -8,7 +8,7 @@ from typing import Final
 from sdc_guard.errors import CheckpointUnreadable
 from sdc_guard.logs.shown import shown
 
-from .described import Described
+from .findings import Findings
 from .safetensors_file import told
 from .safetensors_header import Header, read_header
 from .safetensors_index import ShardSet
@@ -17,11 +17,11 @@ from .safetensors_tensors import step
 _MOST: Final = 3  # names in a line
 
 
-def describe_set(shards: ShardSet) -> Described:
+def describe_set(shards: ShardSet) -> Findings:
     """What the index and the headers say, and where they disagree; never raises for that."""
     headers, unreadable = headers_of(shards)
     if not shards.files:
-        return Described((*shards.reasons, "no shards there"), readable=False)
+        return Findings((*shards.reasons, "no shards there"), readable=False)
     reasons = [*shards.reasons, *unreadable, *_cut(headers)]
     if shards.missing:
         present = len(shards.files) - len(shards.missing)
@@ -35,7 +35,7 @@ def describe_set(shards: ShardSet) -> Described:
     notes = [f"{name}: {note}" for name, header in headers.items() for note in told(header)]
     if shards.index is None:
         notes.append("no index of shards: taken by their names")
-    return Described(tuple(reasons), tuple(notes), readable, step_of(headers))
+    return Findings(tuple(reasons), tuple(notes), readable, step_of(shards, headers))
 
 
 def headers_of(shards: ShardSet) -> tuple[dict[str, Header], list[str]]:
@@ -91,19 +91,19 @@ def _doubted(shards: ShardSet, headers: Mapping[str, Header]) -> list[str]:
                 f"the shards' tensors hold {held:,} bytes, the index says {shards.total:,}: "
                 "a shard of another save?"
             )
-    if len(steps := _steps(headers)) > 1:
+    if len(steps := _steps(shards, headers)) > 1:
         reasons.append(f"shards of different steps: {', '.join(map(str, sorted(steps)))}")
     return reasons
 
 
-def _steps(headers: Mapping[str, Header]) -> set[int]:
-    found = (step(header.metadata) for header in headers.values())
+def _steps(shards: ShardSet, headers: Mapping[str, Header]) -> set[int]:
+    found = [shards.step, *(step(header.metadata) for header in headers.values())]
     return {one for one in found if one is not None}
 
 
-def step_of(headers: Mapping[str, Header]) -> int | None:
-    """The step that the shards say; None if they do not, or not the same."""
-    steps = _steps(headers)
+def step_of(shards: ShardSet, headers: Mapping[str, Header]) -> int | None:
+    """The step that index and shards say; None if they do not, or not the same."""
+    steps = _steps(shards, headers)
     return steps.pop() if len(steps) == 1 else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -48,7 +49,7 @@ def open_part(path: Path) -> Content:
     file = _whole(path)
     other = _ties(file)
     stored = {
-        name: StoredTensor(tensor.dtype, tuple(tensor.shape), (path,), tensor.clone)
+        name: StoredTensor(tensor.dtype, tuple(tensor.shape), (path,), partial(_held, tensor))
         for name, tensor in file.tensors.items()
         if name not in other
     }
@@ -69,6 +70,10 @@ def check_part(path: Path) -> Integrity:
 def _whole(path: Path) -> TorchFile:
     """The one place where such a file is read."""
     return read_torch_file(path)
+
+
+def _held(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _ties(file: TorchFile) -> dict[str, str]:

@@ -122,10 +122,11 @@ def stored_tensors(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str,
 def by_path(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Dotted paths to tensors; a path that comes again (keys may hold dots) is numbered."""
     named: dict[str, Any] = {}
+    numbers: dict[str, int] = {}
     for path, tensor in found:
-        name, number = path, 1
+        name = path
         while name in named:
-            number += 1
-            name = f"{path}#{number}"
+            numbers[path] = numbers.get(path, 1) + 1
+            name = f"{path}#{numbers[path]}"
         named[name] = tensor
     return named

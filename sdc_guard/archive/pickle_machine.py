@@ -68,12 +68,21 @@ class PickleMachine:
         """The object that was pickled.
 
         Raises:
+            EOFError: it is cut.
             UnpicklingError, ValueError, TypeError, LookupError, ArithmeticError: it is damaged,
-                cut, or larger than is read.
+                or larger than is read.
         """
+        try:
+            return self._run()
+        except IndexError:
+            if self.at >= len(self.data):
+                raise EOFError(f"the pickle has no end in {len(self.data):,} bytes") from None
+            raise
+
+    def _run(self) -> Any:
         data, table = self.data, _TABLE
         while True:
-            code = data[self.at]  # past the end: an IndexError
+            code = data[self.at]
             self.at += 1
             if code == _STOP:
                 return self.stack.pop()
@@ -95,7 +104,7 @@ class PickleMachine:
         """The next `size` bytes."""
         end = self.at + size
         if size < 0 or end > len(self.data):
-            raise UnpicklingError(f"{size:,} bytes claimed, {len(self.data) - self.at:,} are left")
+            raise EOFError(f"{size:,} bytes claimed, {len(self.data) - self.at:,} are left")
         found = self.data[self.at : end]
         self.at = end
         return found
@@ -106,7 +115,9 @@ class PickleMachine:
 
     def line(self) -> bytes:
         """The bytes up to the end of the line."""
-        end = self.data.index(b"\n", self.at)
+        end = self.data.find(b"\n", self.at)
+        if end < 0:
+            raise EOFError("a line without an end")
         found = self.data[self.at : end]
         self.at = end + 1
         return found

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from ..errors import CheckpointUnreadable
 from .inert_pickle import MOST_BYTES, InertUnpickler, Storage
@@ -43,17 +43,8 @@ class TorchRecords:
             KeyError: no such record.
             BadZipFile: its own header is damaged, or of another record.
         """
-        info = self.records[name]
         with self.path.open("rb") as file:
-            file.seek(info.header_offset)
-            header = file.read(_LOCAL_HEADER.size)
-            if len(header) < _LOCAL_HEADER.size:
-                raise zipfile.BadZipFile("its header is past the end of the file")
-            magic, length, extra = _LOCAL_HEADER.unpack(header)
-            written = file.read(length)
-        if magic != _LOCAL_MAGIC or written != info.orig_filename.encode():
-            raise zipfile.BadZipFile("the header before it is damaged")
-        return info.header_offset + _LOCAL_HEADER.size + int(length) + int(extra)
+            return _start(file, self.records[name])
 
     def chunks(self, name: str, first: int = 0, end: int | None = None) -> Iterator[memoryview]:
         """The bytes [first, end) of a record, in pieces that are valid until the next one.
@@ -73,7 +64,7 @@ class TorchRecords:
     def _plain(self, name: str, first: int, end: int) -> Iterator[memoryview]:
         buffer = memoryview(bytearray(min(CHUNK, end - first)))
         with self.path.open("rb", buffering=0) as file:
-            file.seek(self.start(name) + first)
+            file.seek(_start(file, self.records[name]) + first)
             left = end - first
             while left:
                 count = file.readinto(buffer[: min(left, CHUNK)])
@@ -119,6 +110,19 @@ class TorchRecords:
             found = zlib.crc32(piece, found)
         expected = self.records[name].CRC
         return None if expected == 0 and found != 0 else found == expected
+
+
+def _start(file: IO[bytes], info: zipfile.ZipInfo) -> int:
+    """The first byte of a record's content."""
+    file.seek(info.header_offset)
+    header = file.read(_LOCAL_HEADER.size)
+    if len(header) < _LOCAL_HEADER.size:
+        raise zipfile.BadZipFile("its header is past the end of the file")
+    magic, length, extra = _LOCAL_HEADER.unpack(header)
+    written = file.read(length)
+    if magic != _LOCAL_MAGIC or written != info.orig_filename.encode():
+        raise zipfile.BadZipFile("the header before it is damaged")
+    return info.header_offset + _LOCAL_HEADER.size + int(length) + int(extra)
 
 
 @dataclass(frozen=True)

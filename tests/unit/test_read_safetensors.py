@@ -14,7 +14,7 @@ from made_safetensors import by_hand, entry, holds, lfs_pointer, only, opened
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file, save_model
 
-from forensics.readers.described import step_in
+from forensics.readers.findings import step_in
 from forensics.readers.safetensors_file import READER
 from forensics.readers.safetensors_header import BITS
 from sdc_guard.errors import CheckpointUnreadable
