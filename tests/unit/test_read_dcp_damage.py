@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from dcp_directories import STEP, change_metadata, flat, same_bits, saved, training
+from dcp_directories import STEP, change_metadata, flat, in_chunks, same_bits, saved, training
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -289,6 +289,27 @@ def test_holes_and_overlaps_of_chunks_are_told(tmp_path: Path) -> None:
         assert integrity.intact == ("v",)
         with pytest.raises(CheckpointUnreadable, match="w cannot be read"):
             READER.open(only(folder)).tensors["w"].read()
+
+
+def test_a_flipped_bit_of_one_chunk_names_the_tensor_and_the_chunk(tmp_path: Path) -> None:
+    tensor = torch.arange(12.0).reshape(4, 3)
+    folder = in_chunks(tmp_path, tensor, [([0, 0], [3, 3]), ([3, 0], [1, 3])])
+    flip(folder / SHARD, (folder / SHARD).read_bytes().index(tensor[3:].numpy().tobytes()))
+    integrity = READER.check(only(folder))
+    assert integrity.damaged == {"w": "CRC mismatch in record data/0 of chunk [3, 0]"}
+    assert integrity.intact == ()
+
+
+def test_a_dtype_that_torch_makes_no_tensors_of_is_told(tmp_path: Path) -> None:
+    def quantized(metadata: Any) -> None:
+        metadata.state_dict_metadata["w"].properties.dtype = torch.quint4x2
+
+    folder = in_chunks(tmp_path, torch.ones(4), [([0], [2]), ([2], [2])])
+    change_metadata(folder, quantized)
+    with pytest.raises(CheckpointUnreadable, match="w cannot be read"):
+        READER.open(only(folder)).tensors["w"].read()
+    with pytest.raises(CheckpointUnreadable, match="none of its items can be read"):
+        READER.check(only(folder))
 
 
 def test_compressed_items_are_told_as_not_readable(tmp_path: Path) -> None:
