@@ -230,8 +230,12 @@ def test_parameters_that_joined_later_and_two_optimizers_are_no_reason(tmp_path:
     assert status("a", {"optim": adam(7.0, 2.0, 7.0, 2.0)}, thread_count=2) == "suspect"
     assert status("b", {"optim": adam(2.0, 7.0, 7.0, 2.0)}, thread_count=2) == "untested"
     assert status("c", {"optim": adam(2.0, 7.0)}, single_file_per_rank=False) == "untested"
-    two = {"one": adam(7.0, 7.0), "two": adam(2.0, 2.0)}
-    assert status("d", two, thread_count=2) == "untested"
+    by_turns = {
+        f"{optimizer}.state.{index}.step": torch.tensor(step)
+        for index in range(2)
+        for optimizer, step in (("one", 7.0), ("two", 2.0))
+    }
+    assert status("d", by_turns, thread_count=2) == "untested"
 
 
 def test_a_shard_with_other_sizes_than_the_metadata_says(tmp_path: Path) -> None:
@@ -327,6 +331,13 @@ def test_compressed_items_are_told_as_not_readable(tmp_path: Path) -> None:
         content.tensors["w"].read()
     with pytest.raises(CheckpointUnreadable, match="none of its items"):
         READER.check(checkpoint)
+
+
+def test_boxes_side_by_side_do_not_overlap() -> None:
+    grid = [([row, column], [2, 2]) for row in (0, 2) for column in (0, 2)]
+    assert cover_fault([4, 4], grid) == ""
+    assert cover_fault([4, 5], grid) == "4 of its 20 elements are in no chunk"
+    assert cover_fault([4, 4], [*grid, ([1, 1], [2, 2])]).endswith("overlap")
 
 
 @given(st.data())
