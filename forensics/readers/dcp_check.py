@@ -1,0 +1,148 @@
+"""Reading every item of a DCP directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from sdc_guard.errors import CheckpointUnreadable
+
+from ..content import Integrity
+from .dcp_metadata import NEXT_STEP, Chunk, DcpMetadata, Place
+from .dcp_shards import shards
+from .dcp_tensors import chunk_stub, fault, source
+from .dcp_values import COMMON, held_by
+from .saved_zip import DamagedItem, SavedZip, Source, opened
+
+_FEW_BYTES: Final = 8 * 2**20  # are summed faster without threads
+_MOST_THREADS: Final = 4  # each holds a few MB
+
+
+@dataclass(frozen=True)
+class _Item:
+    """An item, or a tensor's part of one, and where it is."""
+
+    name: str
+    place: Place
+    chunk: Chunk | None = None
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What reading an item showed.
+
+    Attributes:
+        item: its name.
+        tensors: names of those in it.
+        damage: what is wrong with it; "" if nothing.
+        summed: whether each of its records has a checksum.
+        bytes: that were read; 0 if it could not be.
+    """
+
+    item: str
+    tensors: tuple[str, ...]
+    damage: str = ""
+    summed: bool = True
+    bytes: int = 0
+
+
+def check_items(folder: Path, metadata: DcpMetadata) -> Integrity:
+    """What reading every item shows.
+
+    Raises:
+        CheckpointUnreadable: not one item can be read.
+    """
+    items = sorted(_items(metadata), key=lambda item: (item.place.file, item.place.offset))
+    seen = list(_all_seen(folder, metadata, items))
+    if items and not any(one.bytes for one in seen):
+        raise CheckpointUnreadable(
+            "unreadable: none of its items can be read", where=str(folder), next_step=NEXT_STEP
+        )
+    if (folder / COMMON).is_file():
+        whole = Source(folder / COMMON, 0, (folder / COMMON).stat().st_size)
+        seen.append(_read(metadata, whole, COMMON, None))
+    damaged = _told_by_metadata(folder, metadata)
+    for one in seen:
+        if one.damage:
+            # the first reason counts: it is the one nearest to the cause
+            damaged = dict.fromkeys((one.item, *one.tensors), one.damage) | damaged
+    summed = {name: True for one in seen for name in one.tensors}
+    summed |= {name: False for one in seen if not one.summed for name in one.tensors}
+    sound = [name for name in summed if name not in damaged]
+    return Integrity(
+        damaged,
+        tuple(name for name in sound if summed[name]),
+        tuple(name for name in sound if not summed[name]),
+        metadata.bytes + sum(one.bytes for one in seen),
+    )
+
+
+def _told_by_metadata(folder: Path, metadata: DcpMetadata) -> dict[str, str]:
+    """What is wrong by the metadata and the shards' sizes alone."""
+    damaged = {}
+    for shard in shards(folder, metadata):
+        if not shard.whole:
+            size = f"{shard.size or 0:,} of {shard.needed:,} bytes"
+            damaged[shard.name] = "missing" if shard.size is None else size
+    for name, item in metadata.tensors.items():
+        if wrong := fault(item):
+            damaged[name] = wrong
+    for name, place in metadata.others.items():
+        if place is None:
+            damaged[name] = "the metadata does not say where it is"
+    return damaged
+
+
+def _items(metadata: DcpMetadata) -> Iterator[_Item]:
+    for name, item in metadata.tensors.items():
+        for chunk in item.chunks:
+            if chunk.place is not None:
+                yield _Item(name, chunk.place, chunk)
+    for name, place in metadata.others.items():
+        if place is not None:
+            yield _Item(name, place)
+
+
+def _all_seen(folder: Path, metadata: DcpMetadata, items: list[_Item]) -> Iterable[_Seen]:
+    """Each item in the order in which they lie in the shards; large ones side by side."""
+    look = partial(_seen, folder, metadata)
+    if sum(item.place.length for item in items) < _FEW_BYTES:
+        return map(look, items)
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+        return list(pool.map(look, items))
+
+
+def _seen(folder: Path, metadata: DcpMetadata, item: _Item) -> _Seen:
+    try:
+        place = source(folder, item.place)
+    except DamagedItem as error:
+        return _Seen(item.name, (), str(error))
+    return _read(metadata, place, item.name, item.chunk)
+
+
+def _read(metadata: DcpMetadata, item: Source, name: str, chunk: Chunk | None) -> _Seen:
+    where = "" if chunk is None or not any(chunk.offsets) else f" of chunk {list(chunk.offsets)}"
+    tensors: tuple[str, ...] = (name,) if chunk is not None else ()
+    try:
+        with opened(item) as saved:
+            damage, summed = _checksums(saved)
+            if chunk is not None:
+                chunk_stub(saved, metadata.tensors[name], chunk)
+        if chunk is None:
+            tensors = tuple(held_by(item, "" if name == COMMON else name).tensors)
+    except DamagedItem as error:
+        return _Seen(name, tensors, f"{error}{where} ({item.file.name})")
+    return _Seen(name, tensors, damage and damage + where, summed, item.length)
+
+
+def _checksums(saved: SavedZip) -> tuple[str, bool]:
+    """Which record does not fit its checksum, and whether each has one."""
+    checked = list(saved.checked())
+    wrong = [record for record, sound in checked if sound is False]
+    damage = f"CRC mismatch in record {wrong[0]}" if wrong else ""
+    return damage, all(sound is not None for _, sound in checked)
