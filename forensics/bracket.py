@@ -12,7 +12,7 @@ from .executors.executor import Executor
 from .executors.local import Local
 from .journal import Session
 from .judging import Judging
-from .oracles.judgement import Oracle
+from .oracles.judgement import Judgement, Oracle
 from .outcome import outcome
 from .result import Result
 from .search import Found
@@ -65,7 +65,13 @@ def find_bracket(
         raise _nothing_judged(part, judging)
     _check_ends(part, judging, asked)
     probes = tuple((place, judgement.verdict) for place, judgement in judging.probes)
-    return outcome(replace(found, probes=probes), part, judging.judgements, last, asked)
+    result = outcome(replace(found, probes=probes), part, judging.judgements, last, asked)
+    return replace(result, probes=tuple(_probe(part, *one) for one in judging.probes))
+
+
+def _probe(part: Span, place: int, judgement: Judgement) -> dict[str, object]:
+    step = part.candidates[place].step
+    return {"step": step, "verdict": judgement.verdict, "reason": judgement.reason}
 
 
 def _may_be_elsewhere(found: Found, oracle: Oracle, asked: Asked, judging: Judging) -> bool:

@@ -41,7 +41,7 @@ class Judging:
         tell: called with a line per probe, and with what is left.
         executor: of the judgings.
         known: judgements that are there already; they are told and not judged again.
-        judgements: the newest of each place.
+        judgements: one of each place: a corrupt one before others, an exact oracle's before all.
         probes: every judging in its order, with its judgement.
     """
 
@@ -83,12 +83,13 @@ class Judging:
         call = Timed(self.oracles[stage], self.candidates)
         left = [place for place in places if place not in known]
         for place, (judgement, seconds) in self.executor.run(call, left):
-            self._judged(place, judgement, seconds)
+            self._judged(place, judgement, seconds, stage)
             planner.tell(place, judgement.verdict)
-            if line := left_line(self._seconds, planner.remaining(), self.executor.jobs):
-                self.tell(line)
+        jobs = self.executor.jobs
+        if line := left_line(self._seconds, planner.remaining(jobs), jobs):
+            self.tell(line)
 
-    def _judged(self, place: int, judgement: Judgement, seconds: float) -> None:
+    def _judged(self, place: int, judgement: Judgement, seconds: float, stage: int) -> None:
         one = self.candidates[place]
         if self.session is not None:
             self.session.note(
@@ -98,7 +99,9 @@ class Judging:
                 reason=judgement.reason,
                 seconds=round(seconds, 3),
             )
-        self.judgements[place] = judgement
+        before = self.judgements.get(place)
+        if stage > 0 or before is None or before.verdict != "corrupt":
+            self.judgements[place] = judgement
         self.probes.append((place, judgement))
         self._seconds.append(seconds)
         saved = " (suspect when it was saved)" if one.status == "suspect" else ""

@@ -10,7 +10,7 @@ from itertools import pairwise
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE, EXIT_RANGE_ONLY
 
 from .oracles.judgement import Judgement, Oracle
-from .reservations import of_chance, of_order, of_suspects, of_trust, of_watching
+from .reservations import of_chance, of_order, of_suspects, of_transitions, of_trust, of_watching
 from .result import STORED_BYTES, Result
 from .search import Found
 from .search.asked import Asked
@@ -25,12 +25,12 @@ def outcome(
     oracle: Oracle,
     asked: Asked,
 ) -> Result:
-    """The result of a search.
+    """The result of a search, without its probes.
 
     Args:
         found: where it ended; with --first-good in the mirror.
         part: the checkpoints it was about.
-        judgements: the newest of each place.
+        judgements: one of each place that was judged.
         oracle: whose verdicts the answer rests on.
         asked: the search's options.
     """
@@ -44,12 +44,14 @@ def outcome(
     told = judgements.get(found.first_corrupt) if found.first_corrupt is not None else None
     watched = _watched(found, judgements)
     suspect = [checkpoint for checkpoint in part.candidates if checkpoint.status == "suspect"]
+    changes = _transitions(found, steps, asked)
     evidence = [
         *_reasons(found, told, judgements, part),
         *gap,
         *_skips(found, steps),
         *of_trust(part, steps),
         *of_order(found, steps, claim, oracle, asked),
+        *of_transitions(changes),
         *of_chance(found, steps, asked),
         *of_watching(watched, low, high),
         *of_suspects(part.candidates, suspect, high, oracle),
@@ -63,14 +65,13 @@ def outcome(
         skipped=tuple(steps[place] for place in sorted({*found.untestable, *found.skipped})),
         kind=STORED_BYTES if told is not None and told.stored_bytes else None,
         verdict="undetermined" if told is not None and told.stored_bytes else None,
-        probes=_probes(found, steps, judgements),
         evidence=tuple(evidence),
         unsettled=_unsettled(found, judgements),
         watched=watched,
         suspect=tuple({"step": one.step, "reasons": list(one.reasons)} for one in suspect),
         claim=claim,
         monotone=_monotone(found, steps),
-        transitions=_transitions(found, steps, asked),
+        transitions=changes,
         trusted=trusted,
         confidence=found.confidence,
         likely=tuple({"step": _step(steps, p), "probability": x} for p, x in found.likely),
@@ -139,7 +140,7 @@ def _reasons(
 ) -> list[str]:
     """Why the one named is corrupt, or what was judged where none is."""
     if told is not None:
-        return [told.reason]
+        return [told.reason] if told.verdict == "corrupt" or found.confidence is None else []
     if found.first_corrupt is None and (reason := _newest_untestable(found, judgements)):
         return [f"the newest cannot be judged: {reason}"]
     judged = len({place for place, _ in found.probes})
@@ -166,15 +167,6 @@ def _skips(found: Found, steps: Sequence[int]) -> list[str]:
     if not found.skipped:
         return []
     return [f"skipped as asked: {', '.join(str(steps[place]) for place in found.skipped)}"]
-
-
-def _probes(
-    found: Found, steps: Sequence[int], judgements: Mapping[int, Judgement]
-) -> tuple[dict[str, object], ...]:
-    return tuple(
-        {"step": steps[place], "verdict": verdict, "reason": judgements[place].reason}
-        for place, verdict in found.probes
-    )
 
 
 def _transitions(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from .checkpoint import Checkpoint
 from .oracles.judgement import Oracle
@@ -51,14 +51,22 @@ def of_order(
         again = steps[found.later_clean[0]]
         text = f"not monotone: checkpoint {again} is {before}, after one that is {after}"
         if claim == "transition":
-            text += "; what was found is a transition, not the first; --scan lists every one"
+            text += ": a transition, not the first; --scan lists every one"
         return [*lines, text]
     if claim == "transition" and found.stable:
         lines.append(
-            f"not every checkpoint before it was judged: it is the first if what is {after} "
-            f"stays {after}; --scan judges every one"
+            f"not every checkpoint before it was judged: that what is {after} stays {after} is "
+            "assumed, --scan assumes nothing"
         )
     return lines
+
+
+def of_transitions(changes: Sequence[Mapping[str, Any]] | None) -> list[str]:
+    """Every change, where all were judged."""
+    return [
+        f"from {one['verdicts'][0]} to {one['verdicts'][1]}: ({one['from']}, {one['to']}]"
+        for one in changes or ()
+    ]
 
 
 def of_chance(found: Found, steps: Sequence[int], asked: Asked) -> list[str]:

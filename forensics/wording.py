@@ -39,16 +39,20 @@ def _located(result: Mapping[str, Any], corrupt: int, between: str) -> str:
     confidence = result.get("confidence")
     if confidence is not None:
         certainty = f"with a probability of {percent(confidence)}, {certainty}"
+    recorded = ", as far as recorded" if _partly(result) else ""
     if result["exact"]:
-        recorded = ", as far as recorded" if _partly(result) else ""
+        one = f"Checkpoint {corrupt} is the first corrupt one"
         if result.get("claim") != "transition":
-            what = f"Checkpoint {corrupt} is the first corrupt one{recorded}"
-        else:
-            what = f"From clean to corrupt at checkpoint {corrupt}{recorded}"
-        return f"{what}: bracket {between}, {certainty}."
-    not_first = result.get("monotone") is False and result.get("claim") == "transition"
-    what = "A transition, not the first, is" if not_first else "The first corrupt one is"
-    return f"{what} in {between}; untestable: {_steps(result['skipped'])}; {certainty}."
+            return f"{one}{recorded}: bracket {between}, {certainty}."
+        return f"{one} if what is corrupt stays corrupt: a transition, {between}, {certainty}."
+    skipped = _steps(result["skipped"])
+    if result.get("claim") != "transition":
+        return f"The first corrupt one is in {between}; untestable: {skipped}; {certainty}."
+    if result.get("monotone") is False:
+        what = f"Not monotone: a transition, not the first, is in {between}"
+    else:
+        what = f"The first corrupt one, if what is corrupt stays corrupt, is in {between}"
+    return f"{what}; untestable: {skipped}; {certainty}."
 
 
 def _first_clean(result: Mapping[str, Any]) -> str:
@@ -59,11 +63,10 @@ def _first_clean(result: Mapping[str, Any]) -> str:
     if clean is None:
         return f"No clean checkpoint follows: corrupt up to step {corrupt}; untestable: {skipped}."
     between = f"({corrupt}, {clean}]"
-    if result["exact"] and result.get("claim") != "transition":
-        return f"Checkpoint {clean} is the first clean one: bracket {between}, not proven."
+    condition = "" if result.get("claim") != "transition" else ", if what is clean stays clean,"
     if result["exact"]:
-        return f"From corrupt to clean at checkpoint {clean}: bracket {between}, not proven."
-    return f"The first clean one is in {between}; untestable: {skipped}; not proven."
+        return f"Checkpoint {clean}{condition} is the first clean one: {between}, not proven."
+    return f"The first clean one{condition} is in {between}; untestable: {skipped}; not proven."
 
 
 def _verified(result: Mapping[str, Any], corrupt: int, between: str) -> str:

@@ -27,8 +27,7 @@ class OnRay:
         except ImportError:
             raise UsageError(
                 "--executor ray needs Ray, which is not installed",
-                next_step='pip install "sdc-guard-torch[ray]", or leave it out: '
-                "--jobs N runs here, in threads",
+                next_step="pip install ray, or leave it out: --jobs N runs here, in threads",
             ) from None
         self._ray: Any = ray
         self.jobs = jobs

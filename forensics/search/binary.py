@@ -7,6 +7,7 @@ that it does not: `Found.later_clean`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from math import ceil
 
 from .planner import drive
 from .verdicts import Found, Probe, Verdict, found_from
@@ -62,12 +63,13 @@ class Binary:
         """The bracket by now."""
         return found_from(self._verdicts, self._probes, self._skipped)
 
-    def remaining(self) -> int:
-        """How many judgings it takes at most, unless more are untestable."""
-        if ends := self._ends():
-            inner = max(len(self._untold()) - len(ends), 0)
-            return len(ends) + inner.bit_length()
-        return len(self._between()).bit_length()
+    def remaining(self, jobs: int = 1) -> int:
+        """How many rounds it takes at most, unless more are untestable."""
+        ends = self._ends()
+        if not ends:
+            return _rounds(len(self._between()), jobs)
+        inner = max(len(self._untold()) - len(ends), 0)
+        return ceil(len(ends) / jobs) + _rounds(inner, jobs)
 
     def _untold(self) -> list[int]:
         return [place for place in self._places if place not in self._verdicts]
@@ -91,6 +93,15 @@ class Binary:
         if found.first_corrupt is None or found.last_clean is None:
             return []
         return [p for p in self._untold() if found.last_clean < p < found.first_corrupt]
+
+
+def _rounds(places: int, jobs: int) -> int:
+    """Rounds that divide so many places by `jobs` + 1 each until none is left."""
+    rounds = 0
+    while places > 0:
+        places = ceil((places - jobs) / (jobs + 1))
+        rounds += 1
+    return rounds
 
 
 def _spread(between: list[int], misses: int, count: int) -> Iterable[int]:

@@ -46,6 +46,6 @@ class Mirrored:
         """What the search inside found."""
         return self._inner.found()
 
-    def remaining(self) -> int:
+    def remaining(self, jobs: int = 1) -> int:
         """As the search inside."""
-        return self._inner.remaining()
+        return self._inner.remaining(jobs)

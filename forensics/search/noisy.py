@@ -108,15 +108,15 @@ class Noisy:
             undecided=none and length > 1,
         )
 
-    def remaining(self) -> int:
-        """About how many judgings the uncertainty is worth, at what the next one brings."""
+    def remaining(self, jobs: int = 1) -> int:
+        """About how many rounds the uncertainty is worth, at what the next answer brings."""
         candidates, posterior = self._candidates(), self.posterior()
         if not self.ask():
             return 0
         gain = gains(posterior.weights[np.newaxis, :], posterior)[candidates].max()
         weights = posterior.weights[posterior.weights > 0]
         entropy = -(weights * np.log2(weights)).sum()
-        return max(1, int(np.ceil(entropy / max(gain, LEAST_GAIN))))
+        return max(1, int(np.ceil(entropy / max(gain, LEAST_GAIN) / jobs)))
 
     def _testable(self) -> NDArray[np.intp]:
         barred = self._untestable.union(self._skipped)

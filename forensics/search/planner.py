@@ -35,8 +35,8 @@ class Planner(Protocol):
         """What is known by now; the answer once `ask` says that the search is over."""
         ...
 
-    def remaining(self) -> int:
-        """About how many judgings are left."""
+    def remaining(self, jobs: int = 1) -> int:
+        """About how many rounds of up to `jobs` judgings are left."""
         ...
 
 

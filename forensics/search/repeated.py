@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
-from math import comb
+from math import ceil, comb
 from typing import Final
 
 from .binary import Binary
@@ -85,11 +85,11 @@ class Repeated:
             return replace(found, stable=self._passed[first] == 0)
         return replace(found, stable=self._blocks < MOST_BLOCKS or self._told_apart())
 
-    def remaining(self) -> int:
+    def remaining(self, jobs: int = 1) -> int:
         """Runs that are queued, those of the search, and one more block on both sides."""
         search = self._inner.remaining()
         more = 0 if self._fresh is not None and not search else 2 * self._runs
-        return len(self._queue) + search * self._runs + more
+        return ceil((len(self._queue) + search * self._runs + more) / jobs)
 
     def _conclusive(self, place: int) -> bool:
         return self._passed[place] + self._failed[place] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from math import ceil
 
 from .verdicts import Found, Probe, Verdict, found_from
 
@@ -45,9 +46,9 @@ class Scan:
         """The first corrupt one, and the last clean one before it."""
         return found_from(self._verdicts, self._probes, self._skipped)
 
-    def remaining(self) -> int:
-        """How many are left."""
-        return len(self._left())
+    def remaining(self, jobs: int = 1) -> int:
+        """How many rounds are left."""
+        return ceil(len(self._left()) / jobs)
 
     def _left(self) -> list[int]:
         first = self.found().first_corrupt if self._until_corrupt else None

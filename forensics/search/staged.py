@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import ceil
 from typing import Final
 
 from .binary import Binary
@@ -60,6 +61,8 @@ class Staged:
         """By the exact oracle's verdicts alone, once it was asked."""
         return self._exact.found() if self._told_exact else self._cheap.found()
 
-    def remaining(self) -> int:
-        """What is left of the cheap search and two, or of the exact one."""
-        return self._exact.remaining() if self._told_exact else self._cheap.remaining() + 2
+    def remaining(self, jobs: int = 1) -> int:
+        """What is left of the cheap search and two judgings, or of the exact one."""
+        if self._told_exact:
+            return self._exact.remaining(jobs)
+        return self._cheap.remaining(jobs) + ceil(2 / jobs)
