@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from sdc_guard.errors import Interrupted, SdcGuardError
@@ -87,9 +88,10 @@ class Judging:
                 planner.tell(place, known[place].verdict)
         call = Timed(self.oracles[stage], self.candidates)
         left = [place for place in places if place not in known]
-        for place, (judgement, seconds) in self.executor.run(call, left):
-            self._judged(place, judgement, seconds)
-            planner.tell(place, judgement.verdict)
+        with closing(self.executor.run(call, left)) as answers:  # ends the others on Ctrl-C here
+            for place, (judgement, seconds) in answers:
+                self._judged(place, judgement, seconds)
+                planner.tell(place, judgement.verdict)
         jobs = self.executor.jobs
         if line := left_line(self._seconds, planner.remaining(jobs), jobs):
             self.tell(line)
