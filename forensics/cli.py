@@ -77,19 +77,23 @@ def main() -> None:
 def index_command(path: Path, as_json: bool) -> None:
     """List the checkpoints in PATH by step, with their status.
 
-    PATH is a run's folder, an archive, a folder of torch.save files, or one checkpoint. The
+    PATH is a run's folder, an archive, a folder of checkpoints, or one checkpoint. Steps are
+    compared as numbers; the one that a checkpoint holds counts before the one in its name. The
     tensors of an archive with manifests are not read here; `run` judges its bytes.
+
+    Below the list it says where checkpoints seem to be missing, and which step has several.
     """
     from .index import index
+    from .index_text import index_lines
+    from .spacing import duplicates, gaps
 
     found = index(path)
+    remarks = [*gaps([checkpoint.step for checkpoint in found]), *duplicates(found)]
     if as_json:
         rows = [checkpoint.as_dict() for checkpoint in found]
-        click.echo(json_text("sdc-bisect.index", checkpoints=rows))
+        click.echo(json_text("sdc-bisect.index", checkpoints=rows, remarks=remarks))
     else:
-        for checkpoint in found:
-            reasons = f"  {'; '.join(checkpoint.reasons)}" if checkpoint.reasons else ""
-            click.echo(f"{checkpoint.step:>10}  {checkpoint.status:<8}{reasons}")
+        click.echo("\n".join([*index_lines(found), *remarks]))
     unreadable = [str(checkpoint.step) for checkpoint in found if not checkpoint.readable]
     if unreadable:
         click.echo(f"sdc-bisect: cannot be judged: step {', '.join(unreadable)}", err=True)

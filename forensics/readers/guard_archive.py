@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from sdc_guard.archive.compare import compare_tensors
 from sdc_guard.archive.manifest import FILE, Manifest
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
+from ..content import Content, Integrity
+from .reader import Reader
+from .torch_zip import check_file, open_file
 
-FORMAT = "sdc-guard"
+FORMAT: Final = "sdc-guard"
 _FOLDER = re.compile(r"step=(\d+)(-a\d+(\.\d+)?)?")
 
 
@@ -44,3 +50,49 @@ def _describe(folder: Path, named_step: int) -> Checkpoint:
     return Checkpoint(
         manifest.step, folder, FORMAT, manifest.status, manifest.reasons, manifest.attempt
     )
+
+
+def open_checkpoint(checkpoint: Checkpoint) -> Content:
+    """What its file holds, lazily; its step is the manifest's.
+
+    Raises:
+        CheckpointUnreadable: manifest or file is damaged, or missing.
+    """
+    manifest = Manifest.read(checkpoint.path)
+    return replace(open_file(checkpoint.path / manifest.file), step=manifest.step)
+
+
+def check(checkpoint: Checkpoint) -> Integrity:
+    """Read every byte, and compare it with the file's checksums and the manifest's digests.
+
+    A tensor is intact if what there is of the two holds.
+
+    Raises:
+        CheckpointUnreadable: manifest or file is damaged, or missing.
+    """
+    manifest = Manifest.read(checkpoint.path)
+    file = checkpoint.path / manifest.file
+    content, stored = open_file(file), check_file(file)
+    damaged = dict(stored.damaged)
+    for name, entry in manifest.tensors.items():
+        source = content.tensors.get(content.aliases.get(name, name))
+        if name in damaged:
+            continue
+        if source is None:
+            damaged[name] = "not in the file"
+            continue
+        try:
+            found = compare_tensors({name: source.read()}, replace(manifest, tensors={name: entry}))
+        except CheckpointUnreadable as error:
+            damaged[name] = error.what
+            continue
+        if found.mismatches:
+            damaged[name] = found.reasons()[0].removeprefix(f"{name}: ")
+    proven = {name for name in manifest.tensors if name not in damaged}
+    sound = {*proven, *stored.intact} - damaged.keys()
+    intact = tuple(name for name in content.tensors if name in sound)
+    unchecked = tuple(name for name in stored.unchecked if name not in sound | damaged.keys())
+    return Integrity(damaged, intact, unchecked, stored.bytes)
+
+
+READER: Final = Reader(format=FORMAT, find=find, open=open_checkpoint, check=check)

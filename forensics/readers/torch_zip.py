@@ -1,36 +1,124 @@
-"""Files of `torch.save`, of scripts that never saw a guard."""
+"""Files of `torch.save`, of scripts that never saw a guard.
+
+What is in their zip directory and their pickle is read at once, a tensor when it is asked for.
+Tensors are read and not mapped: a sector that a disk cannot read is then an error to tell of, and
+does not end the process.
+"""
 
 from __future__ import annotations
 
-import re
+from functools import partial
 from pathlib import Path
+from typing import Final
 
-from sdc_guard.archive.torch_file import read_torch_file
+import torch
+
+from sdc_guard.archive.inert_pickle import StoredTensor as Described
+from sdc_guard.archive.torch_damage import LEGACY, ZIP, head_of, pointer_in
+from sdc_guard.archive.torch_records import NEXT_STEP, TorchRecords, torch_records, torch_structure
 from sdc_guard.errors import CheckpointUnreadable
 
-from ..checkpoint import Checkpoint, Status
+from ..checkpoint import Checkpoint
+from ..content import Content, Integrity
+from . import torch_legacy
+from .described import content_of, described, take_stock
+from .extent import read_extent
+from .inventory import Inventory
+from .reader import Reader
+from .torch_crc import check_records
 
-FORMAT = "torch"
-_SUFFIXES = (".pt", ".pth")
-_NUMBER = re.compile(r"\d+")
+FORMAT: Final = "torch"
+_SUFFIXES = (".pt", ".pth", ".bin")
+# beside a model's file, of the same training step, and no checkpoint by itself
+_PARTS = ("optimizer.", "scheduler.", "scaler.", "rng_state", "training_args.", "random_states")
 
 
 def find(path: Path) -> list[Checkpoint]:
     """The torch.save files in a folder, or the one that `path` is."""
-    files = [path] if path.is_file() else sorted(path.iterdir())
-    return [_describe(file) for file in files if file.suffix in _SUFFIXES and file.is_file()]
+    if path.is_file():
+        known = path.suffix in _SUFFIXES or head_of(path).startswith((ZIP, LEGACY))
+        return [describe(path, FORMAT)] if known else []
+    if not path.is_dir():
+        return []
+    return [describe(file, FORMAT) for file in sorted(path.iterdir()) if _is_one(file)]
 
 
-def _describe(file: Path) -> Checkpoint:
-    numbers = _NUMBER.findall(file.stem)
-    named = int(numbers[-1]) if numbers else 0
+def _is_one(file: Path) -> bool:
+    if file.suffix not in _SUFFIXES or file.name.startswith(_PARTS) or not file.is_file():
+        return False
+    if file.suffix != ".bin":
+        return True
+    head = head_of(file)  # anything may be called so
+    return head.startswith((ZIP, LEGACY)) or pointer_in(head) is not None
+
+
+def describe(file: Path, format: str) -> Checkpoint:
+    """A torch.save file as a checkpoint, of either layout; its tensors are not read."""
+    if head_of(file).startswith(LEGACY):
+        return torch_legacy.describe(file, torch_legacy.FORMAT if format == FORMAT else format)
+    return described(file, format, open_file)
+
+
+def open_file(file: Path) -> Content:
+    """What a zip-format torch.save file holds, lazily.
+
+    Raises:
+        CheckpointUnreadable: it is damaged, or none.
+    """
+    return _opened(file)[1]
+
+
+def _opened(file: Path) -> tuple[TorchRecords, Content, Inventory]:
+    if head_of(file)[257:262] == b"ustar":
+        raise CheckpointUnreadable(
+            "unreadable: the tar format of torch.save before 0.2",
+            where=str(file),
+            next_step="load it with torch.load where it is trusted, and save it again",
+        )
+    records = torch_records(file)
+    found = take_stock(file, torch_structure(records).root)
+    return records, content_of(file, found, partial(_read, records)), found
+
+
+def _read(records: TorchRecords, stored: Described) -> torch.Tensor:
+    record = f"data/{stored.key}"
     try:
-        content = read_torch_file(file)
-    except CheckpointUnreadable as error:
-        return Checkpoint(named, file, FORMAT, "untested", (error.what,), readable=False)
-    inner = named if content.step is None else content.step
-    reasons = [f"{name}: {reason}" for name, reason in content.damaged.items()]
-    if numbers and inner != named:
-        reasons.append(f"the name says step {named}, the file says step {inner}")
-    status: Status = "corrupt" if content.damaged else "untested"
-    return Checkpoint(inner, file, FORMAT, status, tuple(reasons))
+        if record not in records.records:
+            raise ValueError("it is not in the file")
+        size = records.records[record].file_size
+        return read_extent(stored, size, partial(records.read, record))
+    except Exception as error:  # noqa: BLE001 - because damaged records raise errors of every kind
+        raise CheckpointUnreadable(
+            f"record {record} cannot be read ({error or type(error).__name__})",
+            where=str(records.path),
+            next_step=NEXT_STEP,
+        ) from None
+
+
+def check_file(file: Path) -> Integrity:
+    """Read every byte of a torch.save file; one of zip format keeps checksums.
+
+    Raises:
+        CheckpointUnreadable: nothing of it can be read.
+    """
+    if head_of(file).startswith(LEGACY):
+        return torch_legacy.check_file(file)
+    records, _, found = _opened(file)
+    return check_records(records, found)
+
+
+def open_any(file: Path) -> Content:
+    """What a torch.save file of either layout holds, lazily.
+
+    Raises:
+        CheckpointUnreadable: it is damaged, or none.
+    """
+    return torch_legacy.open_file(file) if head_of(file).startswith(LEGACY) else open_file(file)
+
+
+READER: Final = Reader(
+    format=FORMAT,
+    find=find,
+    open=lambda checkpoint: open_any(checkpoint.path),
+    check=lambda checkpoint: check_file(checkpoint.path),
+)

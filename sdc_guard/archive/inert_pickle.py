@@ -6,146 +6,127 @@ our own. A tensor becomes a `StoredTensor`: which record holds its bytes, and ho
 
 from __future__ import annotations
 
-import pickle
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from pickle import UnpicklingError
+from types import FunctionType
+from typing import Any, BinaryIO, Final
 
 import torch
 
-_STORAGE_DTYPES = {
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
-    "ComplexDoubleStorage": torch.complex128,
-    "ComplexFloatStorage": torch.complex64,
-    "UntypedStorage": torch.uint8,
-}
-# a table, not getattr: looking up a name in torch may import a module
-_DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
+from .pickle_machine import PickleMachine
+from .rebuilt import DTYPES, REBUILDERS, STORAGE_DTYPES, Inert, Storage, StoredTensor
+
+__all__ = ["Inert", "InertUnpickler", "Storage", "StoredTensor", "by_path", "stored_tensors"]
+
+MOST_BYTES: Final = 256 * 2**20  # of a pickle: a million tensors take 110 MB
+_DEEPEST: Final = 100  # containers in containers
+_REBUILT: Final = StoredTensor.__module__
 
 
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor as a file describes it; offset and stride in elements."""
+class InertUnpickler(PickleMachine):
+    """Reads a `torch.save` pickle without importing or calling anything that it names.
 
-    key: str
-    dtype: torch.dtype
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    conjugated: bool = False
-    negated: bool = False
+    Args:
+        source: the pickle, or a file at its beginning.
+        start: where in `source` it begins.
 
+    Attributes:
+        storages: key of each storage that it names, to its dtype and number of elements.
+    """
 
-@dataclass(frozen=True)
-class _Storage:
-    key: str
-    dtype: torch.dtype
-
-
-class _Inert:
-    """Stands for every global that a pickle names: takes any call and any state, does nothing."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-    def __call__(self, *_: Any, **__: Any) -> _Inert:
-        return self
-
-    def __setstate__(self, _: Any) -> None: ...
-    def __setitem__(self, *_: Any) -> None: ...
-    def append(self, _: Any) -> None:
-        """Pickle fills lists and their subclasses by this name."""
-
-    def extend(self, _: Any) -> None:
-        """Likewise."""
-
-
-def _rebuild_tensor(
-    storage: _Storage, offset: int, shape: Any, stride: Any, *rest: Any
-) -> StoredTensor:
-    # _rebuild_tensor_v3 passes the dtype, because its storage has none
-    dtypes = [item for item in rest if isinstance(item, torch.dtype)]
-    bits = next((item for item in rest if type(item) is dict), {})
-    return StoredTensor(
-        storage.key,
-        dtypes[0] if dtypes else storage.dtype,
-        offset,
-        tuple(shape),
-        tuple(stride),
-        conjugated=bool(bits.get("conj")),
-        negated=bool(bits.get("neg")),
-    )
-
-
-def _rebuild_parameter(data: Any, *_: Any) -> Any:
-    return data
-
-
-def _rebuild_from_type(rebuild: Any, _type: Any, arguments: Any, *_: Any) -> Any:
-    return rebuild(*arguments)
-
-
-_REBUILDERS: dict[tuple[str, str], Any] = {
-    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_tensor_v3"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
-    ("torch._utils", "_rebuild_parameter_with_state"): _rebuild_parameter,
-    ("torch._tensor", "_rebuild_from_type_v2"): _rebuild_from_type,
-}
-
-
-class InertUnpickler(pickle.Unpickler):
-    """Reads a `torch.save` pickle without importing or calling anything that it names."""
+    def __init__(self, source: BinaryIO | bytes, start: int = 0) -> None:
+        data = source if isinstance(source, bytes) else source.read(MOST_BYTES + 1)
+        if not isinstance(source, bytes) and len(data) > MOST_BYTES:
+            raise UnpicklingError(f"larger than {MOST_BYTES:,} bytes")
+        super().__init__(data, start)
+        self.storages: dict[str, Storage] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Our own stand-in for the global `module.name`."""
-        if (module, name) in _REBUILDERS:
-            rebuild = _REBUILDERS[module, name]
-            # a new function each time: a pickle can set attributes of what it names
-            return lambda *arguments: rebuild(*arguments)
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict  # written in C: no pickle can set an attribute of it
-        if module in ("torch", "torch.storage") and name in _STORAGE_DTYPES:
-            return _STORAGE_DTYPES[name]
-        if module == "torch" and name in _DTYPES:
-            return _DTYPES[name]
-        return _Inert
+        """Our own stand-in for the global `module.name`: data, or a function that makes data."""
+        if rebuild := REBUILDERS.get((module, name)):
+            return rebuild
+        if module in ("torch", "torch.storage") and name in STORAGE_DTYPES:
+            return STORAGE_DTYPES[name]
+        if module == "torch" and name in DTYPES:
+            return DTYPES[name]
+        return Inert(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
         """A storage that is kept in a record of the file."""
-        if isinstance(pid, tuple) and len(pid) >= 3 and pid[0] == "storage":
-            dtype = pid[1] if isinstance(pid[1], torch.dtype) else torch.uint8
-            return _Storage(str(pid[2]), dtype)
-        return _Inert()
+        if not isinstance(pid, tuple) or len(pid) < 3:
+            return Inert("persistent object")
+        if pid[0] == "module":  # a class beside its source code, in files before 1.6
+            return pid[1]
+        if pid[0] != "storage":
+            return Inert("persistent object")
+        dtype = pid[1] if isinstance(pid[1], torch.dtype) else torch.uint8
+        numel = pid[4] if len(pid) > 4 and type(pid[4]) is int else 0
+        view = pid[5] if len(pid) > 5 and type(pid[5]) is tuple else ()
+        offset = view[1] if len(view) == 3 and type(view[1]) is int else 0
+        storage = Storage(str(pid[2]), dtype, numel, offset)
+        self.storages.setdefault(storage.key, storage)
+        return storage
+
+    def make(self, what: Any, arguments: tuple[Any, ...], *, new: bool) -> Any:
+        """What a stand-in makes; of a placeholder, another."""
+        if isinstance(what, Inert):
+            # copyreg._reconstructor and the like say the class in their first argument
+            named = arguments[0] if arguments and isinstance(arguments[0], Inert) else None
+            inner = named is not None and named.arguments is None and "._reconstruct" in what.name
+            return Inert(named.name if named and inner else what.name, arguments)
+        self.spend(sum(len(x) for x in arguments if isinstance(x, (dict, list, tuple, str, bytes))))
+        if isinstance(what, type):
+            return what.__new__(what, *arguments) if new else what(*arguments)
+        if isinstance(what, FunctionType):
+            return what(*arguments)
+        raise UnpicklingError("a call of what is no function")
+
+    def build(self, target: Any, state: Any) -> None:
+        """Keep the state of a placeholder; give a stand-in of a subclass its attributes."""
+        if isinstance(target, Inert):
+            target.state = state
+        elif setter := getattr(type(target), "__setstate__", None):
+            setter(target, state)
+        elif type(target).__module__ != _REBUILT and not isinstance(target, (dict, FunctionType)):
+            values = getattr(target, "__dict__", None)
+            if isinstance(values, dict) and isinstance(state, dict):
+                values.update({str(key): value for key, value in state.items()})
+
+    def extend(self, target: Any, items: list[Any]) -> None:
+        """Keep what a placeholder is given."""
+        if isinstance(target, Inert):
+            target.items.extend(items)
+
+    def set_items(self, target: Any, items: list[tuple[Any, Any]]) -> None:
+        """Likewise."""
+        if isinstance(target, Inert):
+            target.items.extend(value for _, value in items)
 
 
 def stored_tensors(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, StoredTensor]]:
-    """The tensors of an unpickled structure by their dotted path."""
+    """The tensors of an unpickled structure by their dotted path.
+
+    Raises:
+        RecursionError: containers in containers, deeper than is meant.
+    """
     if isinstance(node, StoredTensor):
         yield ".".join(path), node
-    elif isinstance(node, dict):
-        for key, value in node.items():
+    elif isinstance(node, (dict, list, tuple)):
+        if len(path) > _DEEPEST:
+            raise RecursionError("containers in containers, without an end")
+        keyed = node.items() if isinstance(node, dict) else enumerate(node)
+        for key, value in keyed:
             yield from stored_tensors(value, (*path, str(key)))
-    elif isinstance(node, (list, tuple)):
-        for index, value in enumerate(node):
-            yield from stored_tensors(value, (*path, str(index)))
 
 
 def by_path(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Dotted paths to tensors; a path that comes again (keys may hold dots) is numbered."""
     named: dict[str, Any] = {}
+    numbers: dict[str, int] = {}
     for path, tensor in found:
-        name, number = path, 1
+        name = path
         while name in named:
-            number += 1
-            name = f"{path}#{number}"
+            numbers[path] = numbers.get(path, 1) + 1
+            name = f"{path}#{numbers[path]}"
         named[name] = tensor
     return named

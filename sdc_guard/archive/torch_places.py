@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import struct
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CheckpointUnreadable
-from .inert_pickle import InertUnpickler, StoredTensor, by_path, stored_tensors
-
-_STRUCTURE = "data.pkl"
-_LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip file: lengths of the name and of what follows
+from .inert_pickle import StoredTensor, by_path, stored_tensors
+from .torch_records import torch_records, torch_structure
 
 
 @dataclass(frozen=True)
@@ -37,24 +33,18 @@ def tensor_places(path: Path) -> dict[str, TensorPlace]:
         CheckpointUnreadable: not a zip file of torch.save, or one whose structure is damaged.
     """
     try:
-        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-            records = {info.filename.split("/", 1)[-1]: info for info in archive.infolist()}
-            structure = InertUnpickler(io.BytesIO(archive.read(records[_STRUCTURE]))).load()
-            places = {}
-            for name, stored in by_path(stored_tensors(structure)).items():
-                info = records[f"data/{stored.key}"]
-                if info.compress_type == zipfile.ZIP_STORED:
-                    places[name] = TensorPlace(stored, _start(file, info), info.file_size)
-            return places
+        found = torch_records(path)
+        stored = by_path(stored_tensors(torch_structure(found).root))
+        places = {}
+        for name, tensor in stored.items():
+            info = found.records[f"data/{tensor.key}"]
+            if info.compress_type == zipfile.ZIP_STORED:
+                start = found.start(f"data/{tensor.key}")
+                places[name] = TensorPlace(tensor, start, info.file_size)
+        return places
     except Exception as error:  # noqa: BLE001 - because damaged files raise errors of every kind
         raise CheckpointUnreadable(
             f"no tensor can be found in it: not a torch.save zip file ({type(error).__name__})",
             where=str(path),
             next_step="leave out --tensor, and give --offset",
         ) from None
-
-
-def _start(file: io.BufferedReader, info: zipfile.ZipInfo) -> int:
-    file.seek(info.header_offset)
-    name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-    return info.header_offset + _LOCAL_HEADER.size + int(name) + int(extra)

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from sdc_guard.archive import inert_pickle
+from sdc_guard.archive.rebuilt import REBUILDERS
 from sdc_guard.archive.save import tensors_in
 from sdc_guard.archive.torch_file import TorchFile, read_torch_file
 from sdc_guard.digest.reference import words
@@ -399,6 +400,7 @@ def test_a_pickle_cannot_change_the_reader(tmp_path: Path) -> None:
             + b"\x86b."
         )
 
+    defaults = {key: rebuild.__defaults__ for key, rebuild in REBUILDERS.items()}
     for name in (
         "torch._utils _rebuild_tensor_v2",
         "torch._utils _rebuild_parameter",
@@ -410,14 +412,14 @@ def test_a_pickle_cannot_change_the_reader(tmp_path: Path) -> None:
         state = {"__defaults__": (1, 2), "__call__": 3, "append": 4, "marked": 5}
         try_to_read(with_pickle(tmp_path / "x.pt", build(name, state)))
     for thing in (
-        *inert_pickle._REBUILDERS.values(),
+        *REBUILDERS.values(),
         OrderedDict,
         Counter,
-        inert_pickle._Inert,
+        inert_pickle.Inert,
         inert_pickle.StoredTensor,
     ):
         assert not hasattr(thing, "marked")
-        assert getattr(thing, "__defaults__", None) is None
+    assert {key: rebuild.__defaults__ for key, rebuild in REBUILDERS.items()} == defaults
     same_as_torch(saved(tmp_path, {"w": torch.ones(2)}))
 
 

@@ -1,0 +1,83 @@
+"""Every record of a `torch.save` zip file against its CRC-32."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from sdc_guard.archive.inert_pickle import StoredTensor as Described
+from sdc_guard.archive.torch_records import TorchRecords
+
+from ..content import Integrity
+from .extent import extent
+from .inventory import Inventory
+
+_FEW_BYTES: Final = 8 * 2**20  # are summed faster without threads
+_MOST_THREADS: Final = 4  # as many chunks are in memory
+
+
+@dataclass(frozen=True)
+class _Summed:
+    """What reading a record showed: a fault, or that it has no checksum, or neither."""
+
+    fault: str | None = None
+    unchecked: bool = False
+
+
+def check_records(records: TorchRecords, found: Inventory) -> Integrity:
+    """Read every record, and compare it with its checksum.
+
+    A checksum of 0 is one that was not kept, as `torch.serialization.set_crc32_options` allows.
+
+    Args:
+        found: the tensors that the records hold.
+    """
+    summed = _all_summed(records)
+    damaged: dict[str, str] = {}
+    intact: list[str] = []
+    unchecked: list[str] = []
+    for name, described in found.tensors.items():
+        record = f"data/{described.key}"
+        state = summed.get(record, _Summed(f"record {record} is missing"))
+        fault = state.fault or _misfit(records, record, described)
+        if fault:
+            damaged[name] = fault
+        else:
+            (unchecked if state.unchecked else intact).append(name)
+    of_tensors = {f"data/{described.key}" for described in found.tensors.values()}
+    for record, state in summed.items():
+        if state.fault and record not in of_tensors:
+            damaged[record] = state.fault
+    size = sum(info.file_size for info in records.records.values())
+    return Integrity(damaged, tuple(intact), tuple(unchecked), size)
+
+
+def _all_summed(records: TorchRecords) -> dict[str, _Summed]:
+    """Each record, in the order in which they lie in the file; large ones side by side."""
+    names = sorted(records.records, key=lambda name: records.records[name].header_offset)
+    size = sum(info.file_size for info in records.records.values())
+    if size < _FEW_BYTES:
+        return {name: _summed(records, name) for name in names}
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+        found = pool.map(lambda name: _summed(records, name), names)
+        return dict(zip(names, found, strict=True))
+
+
+def _summed(records: TorchRecords, name: str) -> _Summed:
+    try:
+        sound = records.sound(name)
+    except Exception as error:  # noqa: BLE001 - because damaged records raise errors of every kind
+        return _Summed(f"record {name} cannot be read ({error or type(error).__name__})")
+    if sound is None:
+        return _Summed(unchecked=True)
+    return _Summed() if sound else _Summed(f"CRC mismatch in record {name}")
+
+
+def _misfit(records: TorchRecords, record: str, described: Described) -> str | None:
+    try:
+        extent(described, records.records[record].file_size)
+    except ValueError as error:
+        return f"{error} (record {record})"
+    return None

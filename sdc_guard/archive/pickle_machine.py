@@ -1,0 +1,356 @@
+"""The pickle format, read by a machine of our own that imports nothing and has bounds.
+
+`pickle.Unpickler` obeys what a file claims: a memo index of four bytes makes it reserve and fill
+gigabytes, and a key of nested tuples, each holding the one before twice, is hashed for longer
+than anyone waits. Here memory and time are at most proportional to the pickle's length. The
+format is that of the standard library's `pickletools`, protocols 0 to 5.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pickle import UnpicklingError
+from typing import Any, Final
+
+MOST_OPERATIONS: Final = 20_000_000  # a structure of a million tensors takes about as many
+_DEEPEST, _LARGEST = 50, 1_000_000  # of tuples in tuples: depth, and elements when written out
+_LARGEST_KEY: Final = 1_000  # elements of a tuple that is a key: hashed at each use
+_MODULUS: Final = 2**61 - 1  # of Python's hash of integers: beyond it many can share one
+_MARK = object()
+_STOP: Final = ord(".")
+
+
+class PickleMachine:
+    """Reads one pickle out of `data`.
+
+    Args:
+        data: what holds the pickle.
+        start: where it begins.
+
+    Attributes:
+        at: where the machine reads; after `load` the first byte after the pickle.
+    """
+
+    def __init__(self, data: bytes, start: int = 0) -> None:
+        self.data = data
+        self.at = start
+        self.stack: list[Any] = []
+        self._left = MOST_OPERATIONS
+        self._memo: dict[int, Any] = {}
+        self._nested: dict[int, tuple[int, int]] = {}  # id of a tuple: depth and size
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What stands for the global `module.name`."""
+        raise NotImplementedError
+
+    def persistent_load(self, pid: Any) -> Any:
+        """What stands for an object that is kept elsewhere."""
+        raise NotImplementedError
+
+    def make(self, what: Any, arguments: tuple[Any, ...], *, new: bool) -> Any:
+        """What calling a global gives; `new`: what its `__new__` gives."""
+        raise NotImplementedError
+
+    def build(self, target: Any, state: Any) -> None:
+        """Give an object its state."""
+        raise NotImplementedError
+
+    def extend(self, target: Any, items: list[Any]) -> None:
+        """Append to what is no list."""
+        raise NotImplementedError
+
+    def set_items(self, target: Any, items: list[tuple[Any, Any]]) -> None:
+        """Set items of what is no dict."""
+        raise NotImplementedError
+
+    def load(self) -> Any:
+        """The object that was pickled.
+
+        Raises:
+            EOFError: it is cut.
+            UnpicklingError, ValueError, TypeError, LookupError, ArithmeticError: it is damaged,
+                or larger than is read.
+        """
+        try:
+            return self._run()
+        except IndexError:
+            if self.at >= len(self.data):
+                raise EOFError(f"the pickle has no end in {len(self.data):,} bytes") from None
+            raise
+
+    def _run(self) -> Any:
+        data, table = self.data, _TABLE
+        while True:
+            code = data[self.at]
+            self.at += 1
+            if code == _STOP:
+                return self.stack.pop()
+            action = table[code]
+            if action is None:
+                raise UnpicklingError(f"no operation of a pickle: 0x{code:02x}")
+            self._left -= 1
+            if self._left < 0:
+                self.spend(0)
+            action(self)
+
+    def spend(self, operations: int) -> None:
+        """Count what takes time: an operation, or an element that is copied."""
+        self._left -= operations
+        if self._left < 0:
+            raise UnpicklingError(f"more than {MOST_OPERATIONS:,} operations")
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        end = self.at + size
+        if size < 0 or end > len(self.data):
+            raise EOFError(f"{size:,} bytes claimed, {len(self.data) - self.at:,} are left")
+        found = self.data[self.at : end]
+        self.at = end
+        return found
+
+    def number(self, form: struct.Struct) -> Any:
+        """The next number of this form."""
+        return form.unpack(self.take(form.size))[0]
+
+    def line(self) -> bytes:
+        """The bytes up to the end of the line."""
+        end = self.data.find(b"\n", self.at)
+        if end < 0:
+            raise EOFError("a line without an end")
+        found = self.data[self.at : end]
+        self.at = end + 1
+        return found
+
+    def put(self, index: int) -> None:
+        """Remember what is on top of the stack."""
+        self._memo[index] = self.stack[-1]
+
+    def get(self, index: int) -> None:
+        """Push what was remembered."""
+        self.stack.append(self._memo[index])
+
+    def to_mark(self) -> list[Any]:
+        """Pop down to the last mark."""
+        stack = self.stack
+        place = len(stack) - 1
+        while stack[place] is not _MARK:
+            place -= 1
+            if place < 0:
+                raise UnpicklingError("no mark")
+        items = stack[place + 1 :]
+        del stack[place:]
+        return items
+
+    def pop(self, count: int) -> list[Any]:
+        """Pop this many."""
+        if not count:
+            return []
+        items = self.stack[-count:]
+        if len(items) != count:
+            raise UnpicklingError("the stack is empty")
+        del self.stack[-count:]
+        return items
+
+    def tuple_of(self, items: list[Any]) -> tuple[Any, ...]:
+        """A tuple whose hash takes bounded time and stack."""
+        depth, size = 0, len(items)
+        for item in items:
+            if type(item) is tuple:
+                inner = self._nested.get(id(item), (0, len(item)))
+                depth = max(depth, inner[0] + 1)
+                size += inner[1]
+        if depth > _DEEPEST or (depth and size > _LARGEST):
+            raise UnpicklingError("tuples in tuples, too many to be meant")
+        made = tuple(items)
+        if depth:
+            self._nested[id(made)] = (depth, size)
+        else:
+            self._nested.pop(id(made), None)  # of a tuple that was there before and is gone
+        return made
+
+    def key(self, value: Any) -> Any:
+        """A key of a dict or an element of a set, if hashing it takes no time to speak of."""
+        kind = type(value)
+        if kind is str:
+            return value
+        if kind is tuple and self._nested.get(id(value), (0, len(value)))[1] > _LARGEST_KEY:
+            raise UnpicklingError("a tuple that long is no key")
+        if kind is complex or (kind is int and abs(value) >= _MODULUS):
+            raise UnpicklingError("a number like this is no key")
+        return value
+
+    def pairs(self, items: list[Any]) -> list[tuple[Any, Any]]:
+        """Keys and values that take turns."""
+        if len(items) % 2:
+            raise UnpicklingError("a key without a value")
+        return [(self.key(key), value) for key, value in zip(items[::2], items[1::2], strict=True)]
+
+    def fill(self, items: list[Any]) -> None:
+        """Keys and values into what is on top of the stack."""
+        target, pairs = self.stack[-1], self.pairs(items)
+        if isinstance(target, dict):
+            target.update(pairs)
+        else:
+            self.set_items(target, pairs)
+
+    def lengthen(self, items: list[Any]) -> None:
+        """Elements into what is on top of the stack."""
+        target = self.stack[-1]
+        if type(target) is list:
+            target.extend(items)
+        elif type(target) is set:
+            target.update(self.key(item) for item in items)
+        else:
+            self.extend(target, items)
+
+    def call(self, what: Any, arguments: Any, *, new: bool = False) -> None:
+        """Push what a call gives."""
+        if type(arguments) is not tuple:
+            raise UnpicklingError("arguments that are no tuple")
+        self.stack.append(self.make(what, arguments, new=new))
+
+
+_Action = Callable[[PickleMachine], object]
+_U1, _U2, _U4, _U8 = (struct.Struct(f"<{letter}") for letter in "BHIQ")
+_I4, _F8 = struct.Struct("<i"), struct.Struct(">d")
+
+
+def _sized(form: struct.Struct, made: Callable[[bytes], Any]) -> _Action:
+    return lambda m: m.stack.append(made(m.take(m.number(form))))
+
+
+def _fixed(form: struct.Struct) -> _Action:
+    return lambda m: m.stack.append(m.number(form))
+
+
+def _constant(made: Callable[[], Any]) -> _Action:
+    return lambda m: m.stack.append(made())
+
+
+def _tuple(count: int) -> _Action:
+    return lambda m: m.stack.append(m.tuple_of(m.pop(count)))
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "surrogatepass")
+
+
+def _old_text(content: bytes) -> str:
+    return content.decode("utf-8", "backslashreplace")  # of Python 2: bytes, and text nearly always
+
+
+def _signed(content: bytes) -> int:
+    return int.from_bytes(content, "little", signed=True)
+
+
+# The commonest, without a call more than needed. What is read past the end is told by `load`.
+def _put_1(m: PickleMachine) -> None:
+    m._memo[m.data[m.at]] = m.stack[-1]
+    m.at += 1
+
+
+def _put_4(m: PickleMachine) -> None:
+    m._memo[int.from_bytes(m.data[m.at : m.at + 4], "little")] = m.stack[-1]
+    m.at += 4
+
+
+def _get_1(m: PickleMachine) -> None:
+    m.stack.append(m._memo[m.data[m.at]])
+    m.at += 1
+
+
+def _byte(m: PickleMachine) -> None:
+    m.stack.append(m.data[m.at])
+    m.at += 1
+
+
+def _text_4(m: PickleMachine) -> None:
+    first = m.at + 4
+    size = int.from_bytes(m.data[m.at : first], "little")
+    m.at = first
+    m.stack.append(m.take(size).decode("utf-8", "surrogatepass"))
+
+
+def _int(m: PickleMachine) -> None:
+    content = m.line()
+    m.stack.append(content == b"01" if content in (b"00", b"01") else int(content))
+
+
+def _names(m: PickleMachine) -> Any:
+    return m.find_class(_text(m.line()), _text(m.line()))
+
+
+def _stack_names(m: PickleMachine) -> None:
+    module, name = m.pop(2)
+    if not (type(module) is type(name) is str):
+        raise UnpicklingError("a name that is no text")
+    m.stack.append(m.find_class(module, name))
+
+
+def _object(m: PickleMachine) -> None:
+    what, *arguments = m.to_mark()
+    m.call(what, m.tuple_of(arguments))
+
+
+def _build(m: PickleMachine) -> None:
+    state = m.stack.pop()
+    m.build(m.stack[-1], state)
+
+
+def _new_with_names(m: PickleMachine) -> None:
+    what, arguments, names = m.pop(3)
+    if type(names) is not dict or type(arguments) is not tuple:
+        raise UnpicklingError("arguments that are none")
+    m.call(what, arguments, new=True)  # no stand-in takes any by name
+
+
+def _duplicate(m: PickleMachine) -> None:
+    m.stack.append(m.stack[-1])
+
+
+def _memoize(m: PickleMachine) -> None:
+    m.put(len(m._memo))
+
+
+def _drop(m: PickleMachine) -> None:
+    m.stack.pop()
+
+
+_ACTIONS: dict[bytes, _Action] = {
+    b"(": _constant(lambda: _MARK), b"0": _drop, b"1": lambda m: m.to_mark(),
+    b"2": _duplicate, b"N": _constant(lambda: None), b"\x88": _constant(lambda: True),
+    b"\x89": _constant(lambda: False), b"]": _constant(list), b"}": _constant(dict),
+    b")": _constant(tuple), b"\x8f": _constant(set),
+    b"I": _int, b"F": lambda m: m.stack.append(float(m.line())),
+    b"L": lambda m: m.stack.append(int(m.line().rstrip(b"L"))),
+    b"J": _fixed(_I4), b"K": _byte, b"M": _fixed(_U2), b"G": _fixed(_F8),
+    b"\x8a": _sized(_U1, _signed), b"\x8b": _sized(_I4, _signed),
+    b"S": lambda m: m.stack.append(_old_text(m.line()[1:-1])),
+    b"T": _sized(_I4, _old_text), b"U": _sized(_U1, _old_text),
+    b"V": lambda m: m.stack.append(m.line().decode("raw-unicode-escape")),
+    b"X": _text_4, b"\x8c": _sized(_U1, _text), b"\x8d": _sized(_U8, _text),
+    b"B": _sized(_U4, bytes), b"C": _sized(_U1, bytes), b"\x8e": _sized(_U8, bytes),
+    b"\x96": _sized(_U8, bytearray),
+    b"a": lambda m: m.lengthen(m.pop(1)), b"e": lambda m: m.lengthen(m.to_mark()),
+    b"s": lambda m: m.fill(m.pop(2)), b"u": lambda m: m.fill(m.to_mark()),
+    b"\x90": lambda m: m.lengthen(m.to_mark()),
+    b"l": lambda m: m.stack.append(m.to_mark()),
+    b"d": lambda m: m.stack.append(dict(m.pairs(m.to_mark()))),
+    b"\x91": lambda m: m.stack.append(frozenset(m.key(item) for item in m.to_mark())),
+    b"t": lambda m: m.stack.append(m.tuple_of(m.to_mark())),
+    b"\x85": _tuple(1), b"\x86": _tuple(2), b"\x87": _tuple(3),
+    b"p": lambda m: m.put(int(m.line())), b"q": _put_1,
+    b"r": _put_4, b"\x94": _memoize,
+    b"g": lambda m: m.get(int(m.line())), b"h": _get_1,
+    b"j": lambda m: m.get(m.number(_U4)),
+    b"c": lambda m: m.stack.append(_names(m)), b"\x93": _stack_names,
+    b"R": lambda m: m.call(*m.pop(2)), b"\x81": lambda m: m.call(*m.pop(2), new=True),
+    b"\x92": _new_with_names, b"o": _object,
+    b"i": lambda m: m.call(_names(m), m.tuple_of(m.to_mark())), b"b": _build,
+    b"P": lambda m: m.stack.append(m.persistent_load(_text(m.line()))),
+    b"Q": lambda m: m.stack.append(m.persistent_load(m.stack.pop())),
+    b"\x80": lambda m: m.take(1), b"\x95": lambda m: m.take(8),
+    # a registered extension could be anything, and a buffer is outside of the file
+}  # fmt: skip
+_TABLE = [_ACTIONS.get(bytes([code])) for code in range(256)]
