@@ -23,7 +23,7 @@ from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
-from .described import content_of, described, take_stock
+from .torch_described import content_of, described, take_stock
 from .extent import extent, read_extent
 from .reader import Reader
 

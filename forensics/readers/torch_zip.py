@@ -21,7 +21,7 @@ from sdc_guard.errors import CheckpointUnreadable
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
 from . import torch_legacy
-from .described import content_of, described, take_stock
+from .torch_described import content_of, described, take_stock
 from .extent import read_extent
 from .inventory import Inventory
 from .reader import Reader

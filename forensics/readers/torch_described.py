@@ -1,0 +1,65 @@
+"""A file of `torch.save`, of any layout: as a checkpoint, and as its content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from sdc_guard.archive.inert_pickle import StoredTensor as Described
+from sdc_guard.archive.torch_records import NEXT_STEP
+from sdc_guard.errors import CheckpointUnreadable
+
+from ..checkpoint import Checkpoint
+from ..content import Content, StoredTensor
+from .inventory import Inventory, inventory
+from .step_of import settle, step_in_name, step_inside
+
+
+def described(file: Path, format: str, opener: Callable[[Path], Content]) -> Checkpoint:
+    """A file as a checkpoint; its tensors are not read.
+
+    Args:
+        opener: gives its content, or raises CheckpointUnreadable.
+    """
+    named = step_in_name(file.stem)
+    try:
+        content = opener(file)
+    except CheckpointUnreadable as error:
+        unknown = settle(None, named)
+        return Checkpoint(unknown.step, file, format, "untested", (error.what,), readable=False)
+    step = settle(content.step, named)
+    notes = step.notes if content.tensors else (*step.notes, "it holds no tensors")
+    return Checkpoint(step.step, file, format, "untested", named_step=step.named_step, notes=notes)
+
+
+def take_stock(file: Path, root: object) -> Inventory:
+    """The leaves of a file's structure.
+
+    Raises:
+        CheckpointUnreadable: it has no end.
+    """
+    try:
+        return inventory(root)
+    except RecursionError as error:
+        raise CheckpointUnreadable(
+            f"unreadable: the structure of the file is damaged ({error})",
+            where=str(file),
+            next_step=NEXT_STEP,
+        ) from None
+
+
+def content_of(file: Path, found: Inventory, read: Callable[[Described], torch.Tensor]) -> Content:
+    """The content of a file, with its step.
+
+    Args:
+        read: reads a tensor, or raises CheckpointUnreadable.
+    """
+    tensors = {
+        name: StoredTensor(stored.dtype, stored.shape, (file,), partial(read, stored))
+        for name, stored in found.tensors.items()
+    }
+    step = step_inside(found.numbers, tensors)
+    return Content(tensors, found.aliases, found.numbers, found.foreign, step)
