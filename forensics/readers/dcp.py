@@ -1,0 +1,159 @@
+"""Directories of torch.distributed.checkpoint (DCP): `.metadata` beside `__R_N.distcp` shards.
+
+Also those that torchtitan (`step-7/`) and Megatron (`iter_0000007/`, with `common.pt`) write. A
+shard is a row of `torch.save` zip files, one an item; `.metadata` says which bytes are which.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+from sdc_guard.errors import CheckpointUnreadable
+
+from ..checkpoint import Checkpoint, Status
+from ..content import Content, Integrity
+from .dcp_check import check_items
+from .dcp_metadata import FILE, DcpMetadata, read_metadata
+from .dcp_shards import left_over, listed, lost, shards, too_new
+from .dcp_tensors import stored_tensor, tensor_within
+from .dcp_values import found_in, saved_step, steps_differ
+from .reader import Reader
+from .step_name import step_in_name
+
+FORMAT = "dcp"
+_SHARD = ".distcp"
+
+
+def find(path: Path) -> list[Checkpoint]:
+    """The DCP directories that a path is, or that lie directly in it.
+
+    Reads `.metadata`, the shards' sizes and times, and the items that say the step.
+    """
+    if path.name == FILE or path.suffix == _SHARD:
+        path = path.parent
+    if _is_dcp(path):
+        return [_describe(path)]
+    return [_describe(folder) for folder in _folders(path) if _is_dcp(folder)]
+
+
+def open_content(checkpoint: Checkpoint) -> Content:
+    """Its tensors, each read when it is asked for, and what is no tensor.
+
+    Raises:
+        CheckpointUnreadable: no `.metadata`, or a damaged one.
+    """
+    folder = checkpoint.path
+    metadata = read_metadata(folder)
+    found = found_in(folder, metadata)
+    tensors = {name: stored_tensor(folder, name, item) for name, item in metadata.tensors.items()}
+    for name, (source, stub) in found.tensors.items():
+        tensors.setdefault(name, tensor_within(source, folder, name, stub))
+    return Content(
+        tensors,
+        numbers=found.numbers,
+        foreign=found.foreign,
+        step=saved_step(folder, metadata),
+    )
+
+
+def check(checkpoint: Checkpoint) -> Integrity:
+    """Reads every item against its CRC-32s, its metadata and the other chunks of its tensor.
+
+    Raises:
+        CheckpointUnreadable: no `.metadata`, or a damaged one: what belongs where is not known.
+    """
+    return check_items(checkpoint.path, read_metadata(checkpoint.path))
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        with os.scandir(path) as entries:
+            return sorted(path / entry.name for entry in entries if entry.is_dir())
+    except OSError:
+        return []
+
+
+def _is_dcp(folder: Path) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            names = {entry.name for entry in entries if not entry.is_dir()}
+    except OSError:
+        return False
+    return FILE in names or any(name.endswith(_SHARD) for name in names)
+
+
+def _describe(folder: Path) -> Checkpoint:
+    named = step_in_name(folder.name)
+    unreadable = partial(_unreadable, folder, named)
+    try:
+        metadata = read_metadata(folder)
+    except CheckpointUnreadable as error:
+        return unreadable([_incomplete(folder) or error.what], None)
+    found = shards(folder, metadata)
+    whole = [shard.name for shard in found if shard.whole]
+    inner = saved_step(folder, metadata)
+    losses = [lost(folder, shard, metadata) for shard in found if not shard.whole]
+    if losses:
+        return unreadable([f"unreadable: {loss}" for loss in losses], inner)
+    if transformed := _transformed(metadata):
+        return unreadable([transformed], inner)
+    doubts = [too_new(folder, found), steps_differ(folder, metadata, whole)]
+    reasons = tuple(doubt for doubt in doubts if doubt)
+    status: Status = "suspect" if reasons else "untested"
+    notes = (*_step_notes(named, inner), *left_over(folder, found))
+    step = _step(named, inner)
+    other = named if named != step else None
+    return Checkpoint(step, folder, FORMAT, status, reasons, named_step=other, notes=notes)
+
+
+def _unreadable(
+    folder: Path, named: int | None, reasons: list[str], inner: int | None
+) -> Checkpoint:
+    step = _step(named, inner)
+    return Checkpoint(
+        step,
+        folder,
+        FORMAT,
+        "untested",
+        tuple(reasons),
+        readable=False,
+        named_step=named if named != step else None,
+        notes=_step_notes(named, inner),
+    )
+
+
+def _incomplete(folder: Path) -> str:
+    """What a directory without `.metadata` lacks; "" if it has one."""
+    if (folder / FILE).exists():
+        return ""
+    names = sorted(file.name for file in folder.iterdir())
+    by_rank = [name for name in names if name.startswith("__") and name.endswith(FILE)]
+    if by_rank:
+        return f"each rank saved by itself, which is not readable: found {listed(by_rank)}"
+    found = listed(name for name in names if name.endswith(_SHARD))
+    cut = "; .metadata.tmp is there: the save did not end" if ".metadata.tmp" in names else ""
+    return f"DCP directory incomplete: {FILE} missing; found {found}{cut}"
+
+
+def _transformed(metadata: DcpMetadata) -> str:
+    through = {word: None for _, place in metadata.places() for word in place.transformed}
+    if not through:
+        return ""
+    return f"unreadable: its items went through {listed(through)}, an extension of the writer"
+
+
+def _step(named: int | None, inner: int | None) -> int:
+    return inner if inner is not None else named or 0
+
+
+def _step_notes(named: int | None, inner: int | None) -> tuple[str, ...]:
+    if inner is None:
+        return ("no step saved: taken from the name",) if named is not None else ("no step known",)
+    if named is not None and named != inner:
+        return (f"the name says step {named}, the checkpoint says step {inner}",)
+    return ()
+
+
+READER = Reader(format=FORMAT, find=find, open=open_content, check=check)

@@ -1,0 +1,227 @@
+"""What a DCP directory holds and where, by its `.metadata`.
+
+DCP's own reader unpickles that file, and so runs what a crafted one says; here it is data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+
+from sdc_guard.errors import CheckpointUnreadable
+
+from .dcp_pickle import (
+    BytesEntry,
+    ChunkEntry,
+    IndexEntry,
+    MetadataEntry,
+    PropertiesEntry,
+    StorageEntry,
+    TensorEntry,
+    load_metadata,
+)
+from .foreign_file import lfs_pointer
+
+FILE = ".metadata"
+LONGEST = 1 << 30  # bytes of the file; 10 million chunks take 600 MB
+NEXT_STEP = "it cannot be judged; use another checkpoint"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A range of bytes of a shard.
+
+    Attributes:
+        file: the shard's name, relative to the directory; never outside of it.
+        offset: first byte.
+        length: bytes.
+        transformed: what the bytes went through (compression …), outermost first.
+    """
+
+    file: str
+    offset: int
+    length: int
+    transformed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A box of a tensor, and where it is; `place` is None if the metadata does not say."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    place: Place | None
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        return math.prod(self.sizes)
+
+
+@dataclass(frozen=True)
+class TensorItem:
+    """A tensor: what it is as a whole, and its chunks."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True)
+class DcpMetadata:
+    """A directory's items.
+
+    Attributes:
+        tensors: by name, the dotted path in what was saved.
+        others: what is no tensor, by name; None where the metadata does not say where it is.
+        bytes: of the metadata itself.
+    """
+
+    tensors: Mapping[str, TensorItem]
+    others: Mapping[str, Place | None]
+    bytes: int
+
+    def places(self) -> Iterator[tuple[str, Place]]:
+        """Every range of bytes that holds something of an item, with the item's name."""
+        for name, item in self.tensors.items():
+            for chunk in item.chunks:
+                if chunk.place is not None:
+                    yield name, chunk.place
+        for name, place in self.others.items():
+            if place is not None:
+                yield name, place
+
+
+class _Malformed(Exception):
+    """What is said cannot be."""
+
+
+def read_metadata(folder: Path) -> DcpMetadata:
+    """The metadata of a DCP directory; nothing in it is run.
+
+    Raises:
+        CheckpointUnreadable: missing, empty, truncated, a Git LFS pointer or no such metadata.
+    """
+    path = folder / FILE
+    try:
+        content = _content(path)
+        return _interpreted(load_metadata(content), len(content))
+    except CheckpointUnreadable:
+        raise
+    except _Malformed as error:
+        what = f"unreadable: {FILE} says {error}"
+    except OSError as error:
+        what = f"unreadable: {FILE} cannot be read ({error.strerror})"
+    except Exception as error:  # noqa: BLE001 - because damaged pickles raise errors of every kind
+        what = f"unreadable: {FILE} is damaged or truncated ({type(error).__name__})"
+    raise CheckpointUnreadable(what, where=str(path), next_step=NEXT_STEP)
+
+
+def _content(path: Path) -> bytes:
+    if not path.is_file():
+        what = f"unreadable: {FILE} is no file" if path.exists() else f"{FILE} missing"
+        raise CheckpointUnreadable(what, where=str(path), next_step=NEXT_STEP)
+    size = path.stat().st_size
+    if size > LONGEST:
+        raise _Malformed(f"more than is ever read ({size:,} bytes)")
+    content = path.read_bytes()
+    if not content:
+        raise _Malformed("nothing: it is empty (0 bytes)")
+    if pointer := lfs_pointer(content):
+        raise CheckpointUnreadable(f"{FILE}: {pointer}", where=str(path))
+    return content
+
+
+def _interpreted(found: Any, size: int) -> DcpMetadata:
+    if not isinstance(found, MetadataEntry):
+        raise _Malformed("something else than what DCP writes there")
+    items, storage = _dict(found, "state_dict_metadata"), _dict(found, "storage_data")
+    places = {}
+    for index, entry in storage.items():
+        if isinstance(index, IndexEntry):
+            offset = _field(index, "offset")
+            key = _text(_field(index, "fqn")), None if offset is None else _whole(offset)
+            places[key] = _place(entry)
+    tensors: dict[str, TensorItem] = {}
+    others: dict[str, Place | None] = {}
+    for name, entry in items.items():
+        if isinstance(entry, TensorEntry):
+            tensors[_text(name)] = _tensor(name, entry, places)
+        elif isinstance(entry, BytesEntry):
+            others[_text(name)] = places.get((name, None))
+        else:
+            raise _Malformed(f"neither tensor nor bytes of {_text(name)!r}")
+    return DcpMetadata(tensors, others, size)
+
+
+def _tensor(
+    name: str, entry: TensorEntry, places: Mapping[tuple[str, tuple[int, ...] | None], Place]
+) -> TensorItem:
+    properties = _field(entry, "properties")
+    state = vars(properties).get("state") if isinstance(properties, PropertiesEntry) else None
+    dtype = state[0] if isinstance(state, tuple) and state else None
+    if not isinstance(dtype, torch.dtype):
+        raise _Malformed(f"no dtype of {name!r}")
+    shape, pieces = _whole(_field(entry, "size")), _field(entry, "chunks")
+    if not isinstance(pieces, list):
+        raise _Malformed(f"no chunks of {name!r}")
+    chunks = []
+    for piece in pieces:
+        if not isinstance(piece, ChunkEntry):
+            raise _Malformed(f"no chunk of {name!r}")
+        offsets, sizes = _whole(_field(piece, "offsets")), _whole(_field(piece, "sizes"))
+        if not len(offsets) == len(sizes) == len(shape) or any(
+            start + size > end for start, size, end in zip(offsets, sizes, shape, strict=True)
+        ):
+            raise _Malformed(f"a chunk of {name!r} that is not within it")
+        place = places.get((name, offsets))
+        if place is None and len(pieces) == 1:
+            place = places.get((name, None))
+        chunks.append(Chunk(offsets, sizes, place))
+    return TensorItem(dtype, shape, tuple(chunks))
+
+
+def _place(entry: Any) -> Place:
+    if not isinstance(entry, StorageEntry):
+        raise _Malformed("no place of an item")
+    file = _text(_field(entry, "relative_path"))
+    parts = PurePosixPath(file).parts
+    if not parts or file.startswith("/") or ".." in parts or "\0" in file:
+        raise _Malformed(f"an item lies outside of the directory, in {file!r}")
+    offset, length = _whole((_field(entry, "offset"), _field(entry, "length")))
+    transforms = vars(entry).get("transform_descriptors") or ()
+    if not isinstance(transforms, (list, tuple)):
+        raise _Malformed("no names of an item's transformations")
+    return Place(file, offset, length, tuple(_text(name) for name in transforms))
+
+
+def _dict(entry: Any, name: str) -> dict[Any, Any]:
+    value = _field(entry, name)
+    if not isinstance(value, dict):
+        raise _Malformed(f"no {name}")
+    return value
+
+
+def _field(entry: Any, name: str) -> Any:
+    return vars(entry).get(name)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise _Malformed("no name of an item")  # half a surrogate pair cannot even be printed
+    return value
+
+
+def _whole(values: Any) -> tuple[int, ...]:
+    """Sizes or offsets: whole numbers that torch can hold."""
+    if not isinstance(values, (tuple, list)):
+        raise _Malformed("no size where one belongs")
+    for value in values:
+        if type(value) is not int or not 0 <= value < 1 << 62:
+            raise _Malformed("a size that no tensor has")
+    return tuple(values)

@@ -1,0 +1,76 @@
+"""Reading the pickle of a DCP directory's `.metadata`: stand-ins, and nothing that runs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sdc_guard.archive.inert_pickle import InertUnpickler
+
+_MOST_OPERATIONS: Final = 200_000_000  # a chunk takes 45: 4 million chunks, in some minutes
+
+
+class Stand:
+    """Stands for an object of DCP's: its attributes are the pickled ones, and are not checked."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+
+class TensorEntry(Stand):
+    """TensorStorageMetadata: properties, size, chunks."""
+
+
+class BytesEntry(Stand):
+    """BytesStorageMetadata."""
+
+
+class ChunkEntry(Stand):
+    """ChunkStorageMetadata: offsets, sizes."""
+
+
+class IndexEntry(Stand):
+    """MetadataIndex: fqn, offset."""
+
+
+class StorageEntry(Stand):
+    """_StorageInfo: relative_path, offset, length, transform_descriptors."""
+
+
+class MetadataEntry(Stand):
+    """Metadata: state_dict_metadata, storage_data."""
+
+
+class PropertiesEntry(Stand):
+    """TensorProperties: its state is a tuple that begins with the dtype."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+_STANDS = {
+    "Metadata": MetadataEntry,
+    "TensorStorageMetadata": TensorEntry,
+    "BytesStorageMetadata": BytesEntry,
+    "ChunkStorageMetadata": ChunkEntry,
+    "TensorProperties": PropertiesEntry,
+    "MetadataIndex": IndexEntry,
+    "_StorageInfo": StorageEntry,
+}
+
+
+class _MetadataUnpickler(InertUnpickler):
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self._left = _MOST_OPERATIONS
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith("torch.distributed.checkpoint") and name in _STANDS:
+            return _STANDS[name]
+        return super().find_class(module, name)
+
+
+def load_metadata(content: bytes) -> Any:
+    """The object of a `.metadata` file; MetadataEntry if it is one.
+
+    Raises errors of every kind if it is damaged or would take time or memory out of proportion.
+    """
+    return _MetadataUnpickler(content).load()
