@@ -7,7 +7,6 @@ shard is a row of `torch.save` zip files, one an item; `.metadata` says which by
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 
 from sdc_guard.errors import CheckpointUnreadable
@@ -20,7 +19,7 @@ from .dcp_shards import left_over, listed, lost, shards, too_new
 from .dcp_tensors import stored_tensor, tensor_within
 from .dcp_values import found_in, saved_step, steps_differ
 from .reader import Reader
-from .step_name import step_in_name
+from .step_of import settle, step_in_name
 
 FORMAT = "dcp"
 _SHARD = ".distcp"
@@ -85,43 +84,34 @@ def _is_dcp(folder: Path) -> bool:
 
 
 def _describe(folder: Path) -> Checkpoint:
-    named = step_in_name(folder.name)
-    unreadable = partial(_unreadable, folder, named)
     try:
         metadata = read_metadata(folder)
     except CheckpointUnreadable as error:
-        return unreadable([_incomplete(folder) or error.what], None)
+        return _unreadable(folder, None, [_incomplete(folder) or error.what])
     found = shards(folder, metadata)
     whole = [shard.name for shard in found if shard.whole]
     inner = saved_step(folder, metadata)
     losses = [lost(folder, shard, metadata) for shard in found if not shard.whole]
     if losses:
-        return unreadable([f"unreadable: {loss}" for loss in losses], inner)
+        return _unreadable(folder, inner, [f"unreadable: {loss}" for loss in losses])
     if transformed := _transformed(metadata):
-        return unreadable([transformed], inner)
+        return _unreadable(folder, inner, [transformed])
     doubts = [too_new(folder, found), steps_differ(folder, metadata, whole)]
     reasons = tuple(doubt for doubt in doubts if doubt)
     status: Status = "suspect" if reasons else "untested"
-    notes = (*_step_notes(named, inner), *left_over(folder, found))
-    step = _step(named, inner)
-    other = named if named != step else None
-    return Checkpoint(step, folder, FORMAT, status, reasons, named_step=other, notes=notes)
-
-
-def _unreadable(
-    folder: Path, named: int | None, reasons: list[str], inner: int | None
-) -> Checkpoint:
-    step = _step(named, inner)
+    step = settle(inner, step_in_name(folder.name))
+    notes = (*step.notes, *left_over(folder, found))
     return Checkpoint(
-        step,
-        folder,
-        FORMAT,
-        "untested",
-        tuple(reasons),
-        readable=False,
-        named_step=named if named != step else None,
-        notes=_step_notes(named, inner),
+        step.step, folder, FORMAT, status, reasons, named_step=step.named_step, notes=notes
     )
+
+
+def _unreadable(folder: Path, inner: int | None, reasons: list[str]) -> Checkpoint:
+    step = settle(inner, step_in_name(folder.name))
+    return Checkpoint(
+        step.step, folder, FORMAT, "untested", tuple(reasons),
+        readable=False, named_step=step.named_step, notes=step.notes,
+    )  # fmt: skip
 
 
 def _incomplete(folder: Path) -> str:
@@ -142,18 +132,6 @@ def _transformed(metadata: DcpMetadata) -> str:
     if not through:
         return ""
     return f"unreadable: its items went through {listed(through)}, an extension of the writer"
-
-
-def _step(named: int | None, inner: int | None) -> int:
-    return inner if inner is not None else named or 0
-
-
-def _step_notes(named: int | None, inner: int | None) -> tuple[str, ...]:
-    if inner is None:
-        return ("no step saved: taken from the name",) if named is not None else ("no step known",)
-    if named is not None and named != inner:
-        return (f"the name says step {named}, the checkpoint says step {inner}",)
-    return ()
 
 
 READER = Reader(format=FORMAT, find=find, open=open_content, check=check)

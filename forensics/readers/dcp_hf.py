@@ -25,7 +25,7 @@ from .dcp_hf_files import (
     whole_names,
 )
 from .reader import Reader
-from .step_name import step_in_name
+from .step_of import settle, step_in_name
 
 FORMAT = "dcp-hf"
 _NEXT_STEP = "it cannot be judged; use another checkpoint"
@@ -97,24 +97,18 @@ def check(checkpoint: Checkpoint) -> Integrity:
 def _describe(folder: Path) -> Checkpoint:
     boxes, whole = _files(folder)
     name = folder.parent.name if folder.name == SHARDED else folder.name
-    named, inner = step_in_name(name), _step(boxes, whole)
-    step = inner if inner is not None else named or 0
+    step = settle(_step(boxes, whole), step_in_name(name))
     complete = _is_complete(whole, boxes)
     reasons = [f"{file}: {reason}" for file, reason in (boxes.reasons | whole.reasons).items()]
     readable = complete or not _lacks(boxes)
     if not complete:
         reasons += _faults(boxes)
-    notes = [*boxes.notes, *whole.notes]
-    if inner is None:
-        notes.append("no step saved: taken from the name" if named is not None else "no step known")
-    elif named is not None and named != inner:
-        notes.append(f"the name says step {named}, the checkpoint says step {inner}")
+    notes = [*step.notes, *boxes.notes, *whole.notes]
     if not whole.boxes:
         notes.append("not put together: that the last rank's shards are there is not to be seen")
-    other = named if named != step else None
     return Checkpoint(
-        step, folder, FORMAT, "untested", tuple(reasons),
-        readable=readable, named_step=other, notes=tuple(notes),
+        step.step, folder, FORMAT, "untested", tuple(reasons),
+        readable=readable, named_step=step.named_step, notes=tuple(notes),
     )  # fmt: skip
 
 

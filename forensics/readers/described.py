@@ -1,82 +1,65 @@
-"""From what the beginnings of a checkpoint's files say to a `Checkpoint`."""
+"""A file of `torch.save`, of any layout: as a checkpoint, and as its content."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Final
+
+import torch
+
+from sdc_guard.archive.inert_pickle import StoredTensor as Described
+from sdc_guard.archive.torch_records import NEXT_STEP
+from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
-
-_LARGEST: Final = 2**63 - 1  # steps are signed 64-bit numbers in a trace
-_KEYS: Final = ("step", "global_step")
-_SHARD: Final = re.compile(r"-\d{5,}-of-\d{5,}")
-_AFTER_STEP: Final = re.compile(r"(?:step|iter|iteration)s?[-_=. ]?(\d+)", re.I)
-_BEFORE_STEP: Final = re.compile(r"(\d+)[-_]?steps?", re.I)
-_ALONE: Final = re.compile(r"(?<![A-Za-z0-9.])(\d+)(?![A-Za-z0-9.])")
-_AT_THE_END: Final = re.compile(r"(?<!fp)(?<!bf)(?<!int)(?<![\d.])(\d+)$", re.I)
+from ..content import Content, StoredTensor
+from .inventory import Inventory, inventory
+from .step_of import settle, step_in_name, step_inside
 
 
-@dataclass(frozen=True)
-class Described:
-    """What was found without reading tensors.
+def described(file: Path, format: str, opener: Callable[[Path], Content]) -> Checkpoint:
+    """A file as a checkpoint; its tensors are not read.
 
-    Attributes:
-        reasons: what is wrong.
-        notes: what is worth telling and no reason to doubt the content.
-        readable: whether the content can be judged.
-        step: that the files themselves say; None if they do not.
+    Args:
+        opener: gives its content, or raises CheckpointUnreadable.
     """
-
-    reasons: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    readable: bool = True
-    step: int | None = None
-
-    def checkpoint(self, path: Path, format: str, *names: str) -> Checkpoint:
-        """The checkpoint; its step from the first of `names` that has one, if not from inside."""
-        named = next((step for name in names if (step := step_in(name)) is not None), None)
-        notes, other = list(self.notes), None
-        if self.step is None:
-            notes.append(
-                "no step inside and none in its name: taken as 0"
-                if named is None
-                else f"no step inside: {named:,} is from the name"
-            )
-        elif named is not None and named != self.step:
-            other = named
-            notes.append(f"the name says step {named}, inside it is step {self.step}")
-        step = next((one for one in (self.step, named) if one is not None), 0)
-        return Checkpoint(
-            step, path, format, "untested", self.reasons,
-            readable=self.readable, named_step=other, notes=tuple(notes),
-        )  # fmt: skip
+    named = step_in_name(file.stem)
+    try:
+        content = opener(file)
+    except CheckpointUnreadable as error:
+        unknown = settle(None, named)
+        return Checkpoint(unknown.step, file, format, "untested", (error.what,), readable=False)
+    step = settle(content.step, named)
+    notes = step.notes if content.tensors else (*step.notes, "it holds no tensors")
+    return Checkpoint(step.step, file, format, "untested", named_step=step.named_step, notes=notes)
 
 
-def step_in(name: str) -> int | None:
-    """The step in a file's or folder's name, without its suffix; None if it has no number.
+def take_stock(file: Path, root: object) -> Inventory:
+    """The leaves of a file's structure.
 
-    The number after "step", else the last that stands alone, else one at the end; which of how
-    many shards it is, and the bits of a data type (fp16), are none.
+    Raises:
+        CheckpointUnreadable: it has no end.
     """
-    plain = _SHARD.sub("", name)
-    for pattern in (_AFTER_STEP, _BEFORE_STEP, _ALONE, _AT_THE_END):
-        found = pattern.findall(plain)
-        if found and len(found[-1]) < 20 and int(found[-1]) <= _LARGEST:
-            return int(found[-1])
-    return None
+    try:
+        return inventory(root)
+    except RecursionError as error:
+        raise CheckpointUnreadable(
+            f"unreadable: the structure of the file is damaged ({error})",
+            where=str(file),
+            next_step=NEXT_STEP,
+        ) from None
 
 
-def as_step(text: object) -> int | None:
-    """A step that a file gives as a number or a text; None if it is neither."""
-    if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 20:
-        text = int(text)
-    return text if type(text) is int and 0 <= text <= _LARGEST else None
+def content_of(file: Path, found: Inventory, read: Callable[[Described], torch.Tensor]) -> Content:
+    """The content of a file, with its step.
 
-
-def saved_step(metadata: Mapping[str, object]) -> int | None:
-    """The step among what was saved beside tensors."""
-    found = (as_step(metadata.get(key)) for key in _KEYS)
-    return next((one for one in found if one is not None), None)
+    Args:
+        read: reads a tensor, or raises CheckpointUnreadable.
+    """
+    tensors = {
+        name: StoredTensor(stored.dtype, stored.shape, (file,), partial(read, stored))
+        for name, stored in found.tensors.items()
+    }
+    step = step_inside(found.numbers, tensors)
+    return Content(tensors, found.aliases, found.numbers, found.foreign, step)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from .described import as_step
+from .findings import as_step
 from .hf_layout import STATE
 from .small_json import DamagedJson, read_object
 

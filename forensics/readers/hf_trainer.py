@@ -12,7 +12,7 @@ from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
-from .described import Described, step_in
+from .findings import Findings, step_in
 from .hf_layout import PICKLES, STATE, is_trainer_folder, is_trainer_names, names_in
 from .hf_state import TrainerState, read_state
 from .hf_weights import Weights, weights_in
@@ -51,7 +51,7 @@ class _Folder:
         return max(found)[1] if found else None
 
     @property
-    def weights(self) -> Weights | Described:
+    def weights(self) -> Weights | Findings:
         """The weights in it, or why there are none."""
         return weights_in(self.path, self.names, self.deepspeed)
 
@@ -74,10 +74,10 @@ def find(path: Path) -> list[Checkpoint]:
 def _checkpoint(folder: _Folder) -> Checkpoint:
     state = read_state(folder.path)
     weights = folder.weights
-    described = weights.described if isinstance(weights, Weights) else weights
-    reasons = (*_incomplete(folder, state), *described.reasons, *_damaged_parts(folder))
+    findings = weights.findings if isinstance(weights, Weights) else weights
+    reasons = (*_incomplete(folder, state), *findings.reasons, *_damaged_parts(folder))
     step, notes = _step(folder, state)
-    whole = Described(reasons, (*described.notes, *notes), described.readable, step)
+    whole = Findings(reasons, (*findings.notes, *notes), findings.readable, step)
     return whole.checkpoint(folder.path, FORMAT, folder.path.name)
 
 
@@ -117,7 +117,7 @@ def _open(checkpoint: Checkpoint) -> Content:
     """Weights by their own names, the other parts' with the part's name before them."""
     folder = _Folder(checkpoint.path, names_in(checkpoint.path))
     weights = folder.weights
-    if isinstance(weights, Described):
+    if isinstance(weights, Findings):
         raise CheckpointUnreadable("; ".join(weights.reasons), where=str(folder.path))
     state = read_state(folder.path, whole=True)
     step, _ = _step(folder, state)
@@ -135,7 +135,7 @@ def _open(checkpoint: Checkpoint) -> Content:
 def _check(checkpoint: Checkpoint) -> Integrity:
     folder = _Folder(checkpoint.path, names_in(checkpoint.path))
     weights = folder.weights
-    if isinstance(weights, Described):
+    if isinstance(weights, Findings):
         raise CheckpointUnreadable("; ".join(weights.reasons), where=str(folder.path))
     found = JoinedIntegrity()
     found.add("", weights.check())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ..content import Content, Integrity
-from .described import Described
+from .findings import Findings
 from .safetensors_file import check_file, describe, open_file
 from .safetensors_index import sets_in
 from .safetensors_shards import check_set, open_set
@@ -29,17 +29,17 @@ class Weights:
     """The weights of one folder.
 
     Attributes:
-        described: what can be told of them without reading them.
+        findings: what can be told of them without reading them.
         open: what they hold; raises CheckpointUnreadable where that cannot be told.
         check: reads every byte of them; raises CheckpointUnreadable where nothing can be read.
     """
 
-    described: Described
+    findings: Findings
     open: Callable[[], Content]
     check: Callable[[], Integrity]
 
 
-def weights_in(folder: Path, names: set[str], deepspeed: str | None) -> Weights | Described:
+def weights_in(folder: Path, names: set[str], deepspeed: str | None) -> Weights | Findings:
     """The weights in a folder, or why there are none that can be read here.
 
     Args:
@@ -61,19 +61,19 @@ def weights_in(folder: Path, names: set[str], deepspeed: str | None) -> Weights 
             return _torch(folder / name, name)
     if deepspeed and (folder / deepspeed / _DEEPSPEED_FILE).is_file():
         return _torch(folder / deepspeed / _DEEPSPEED_FILE, f"{deepspeed}/{_DEEPSPEED_FILE}")
-    return Described((_elsewhere(names, deepspeed),), readable=False)
+    return Findings((_elsewhere(names, deepspeed),), readable=False)
 
 
 def _torch(file: Path, name: str) -> Weights:
     trouble = part_trouble(file)
-    described = Described((f"{name}: {trouble}",), readable=False) if trouble else Described()
-    return Weights(described, partial(open_part, file), partial(check_part, file))
+    findings = Findings((f"{name}: {trouble}",), readable=False) if trouble else Findings()
+    return Weights(findings, partial(open_part, file), partial(check_part, file))
 
 
-def _named(name: str, found: Described) -> Described:
+def _named(name: str, found: Findings) -> Findings:
     reasons = tuple(f"{name}: {reason}" for reason in found.reasons)
     notes = tuple(f"{name}: {note}" for note in found.notes)
-    return Described(reasons, notes, found.readable, found.step)
+    return Findings(reasons, notes, found.readable, found.step)
 
 
 def _elsewhere(names: set[str], deepspeed: str | None) -> str:

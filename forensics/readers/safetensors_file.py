@@ -9,12 +9,12 @@ from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
-from .described import Described, saved_step
+from .findings import Findings
 from .hf_layout import is_trainer_folder, names_in
 from .reader import Reader
 from .safetensors_header import Header, read_header
 from .safetensors_index import sets_in
-from .safetensors_tensors import aliases, check_tensors, tensors, texts
+from .safetensors_tensors import aliases, check_tensors, step, tensors, texts
 
 FORMAT: Final = "safetensors"
 _SUFFIX: Final = ".safetensors"
@@ -58,14 +58,14 @@ def _checkpoint(file: Path) -> Checkpoint:
     return describe(file).checkpoint(file, FORMAT, file.stem, file.parent.name)
 
 
-def describe(file: Path) -> Described:
+def describe(file: Path) -> Findings:
     """What a file's header says; never raises for what is wrong with it."""
     try:
         header = read_header(file)
     except CheckpointUnreadable as error:
-        return Described((error.what,), readable=False)
+        return Findings((error.what,), readable=False)
     trouble = (header.trouble,) if header.trouble else ()
-    return Described(trouble, told(header), not trouble, saved_step(header.metadata))
+    return Findings(trouble, told(header), not trouble, step(header.metadata))
 
 
 def told(header: Header) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ def open_file(file: Path) -> Content:
         )
     found = tensors(file, header)
     other = aliases(header.metadata, found)
-    return Content(found, other, texts(header.metadata, other), step=saved_step(header.metadata))
+    return Content(found, other, texts(header.metadata, other), step=step(header.metadata))
 
 
 def check_file(file: Path) -> Integrity:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from sdc_guard.logs.shown import shown
 
-from .described import saved_step
 from .hf_layout import names_in
+from .safetensors_tensors import step
 from .small_json import DamagedJson, read_object
 
 _INDEX: Final = re.compile(r"(.+)\.safetensors\.index(?:\.[^.]+)?\.json")
@@ -89,7 +89,7 @@ def _indexed(folder: Path, name: str, by_name: list[ShardSet]) -> ShardSet:
         total = metadata.get("total_size")
         return ShardSet(
             folder, stem, tuple(sorted(set(placed.values()))), name, placed,
-            total if type(total) is int and total > 0 else None, saved_step(metadata),
+            total if type(total) is int and total > 0 else None, step(metadata),
         )  # fmt: skip
     except DamagedJson as damage:
         reasons = (f"{name}: {damage}",)

@@ -14,10 +14,12 @@ import torch
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..content import Integrity, StoredTensor
+from .findings import as_step
 from .safetensors_header import Entry, Header
 
 _PIECE: Final = 1 << 20  # bytes read at once
-_NO_ALIAS: Final = frozenset({"step", "global_step", "format"})
+_STEPS: Final = ("step", "global_step")
+_NO_ALIAS: Final = frozenset({*_STEPS, "format"})
 
 _TORCH: Final = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16",
@@ -103,6 +105,12 @@ def aliases(metadata: Mapping[str, str], names: Mapping[str, StoredTensor]) -> d
 def texts(metadata: Mapping[str, str], aliases: Mapping[str, str]) -> dict[str, str]:
     """What else was saved beside the tensors, by dotted path."""
     return {f"__metadata__.{key}": text for key, text in metadata.items() if key not in aliases}
+
+
+def step(metadata: Mapping[str, object]) -> int | None:
+    """The step among what was saved beside tensors."""
+    found = (as_step(metadata.get(key)) for key in _STEPS)
+    return next((one for one in found if one is not None), None)
 
 
 def check_tensors(path: Path, header: Header) -> Integrity:

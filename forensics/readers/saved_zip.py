@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import sys
 import zipfile
 import zlib
@@ -16,6 +15,8 @@ from typing import BinaryIO, cast
 import torch
 
 from sdc_guard.archive.inert_pickle import StoredTensor
+
+from .extent import extent, read_extent
 
 _STRUCTURE = "data.pkl"
 _NAME_LENGTHS = slice(26, 30)  # of a zip file's local header: of the name, of what follows it
@@ -132,28 +133,27 @@ class SavedZip:
         """A tensor of it, without its conjugate and negative bits.
 
         Raises:
-            DamagedItem: its bytes are not there.
+            DamagedItem: its bytes are not there, or do not fit its shape.
         """
-        content = torch.empty(self._record(f"data/{stored.key}").file_size, dtype=torch.uint8)
-        self._fill(f"data/{stored.key}", memoryview(content.numpy().data))
-        try:
-            storage = content.view(stored.dtype)
-            tensor = storage.as_strided(stored.shape, stored.stride, stored.offset)
-            tensor = tensor.conj() if stored.conjugated else tensor
-            tensor = torch._neg_view(tensor) if stored.negated else tensor
-            return tensor.resolve_conj().resolve_neg()
-        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-            raise DamagedItem("its shape does not fit its bytes") from error
+        record = f"data/{stored.key}"
+        size = self._record(record).file_size
 
-    def holds(self, stored: StoredTensor) -> bool:
-        """Whether a tensor's bytes are within its storage, and no larger than that."""
-        info = self.records.get(f"data/{stored.key}")
-        extent = sum((n - 1) * s for n, s in zip(stored.shape, stored.stride, strict=True))
-        numel = math.prod(stored.shape)
-        last = (stored.offset + extent + 1 if numel else 0) * stored.dtype.itemsize
-        # an expanded tensor is larger than its storage: how much may be read for a small file?
-        size = info.file_size if info else -1
-        return last <= size and numel * stored.dtype.itemsize <= max(size * 64, 1 << 26)
+        def read(first: int, end: int) -> bytearray:
+            content = bytearray(end - first)
+            self._fill(record, memoryview(content), first)
+            return content
+
+        try:
+            return read_extent(stored, size, read).resolve_conj().resolve_neg()
+        except (RuntimeError, ValueError) as error:
+            raise DamagedItem(f"its shape does not fit its bytes ({error})") from error
+
+    def fits(self, stored: StoredTensor) -> None:
+        """Raises DamagedItem if a tensor's bytes are not within its storage."""
+        try:
+            extent(stored, self._record(f"data/{stored.key}").file_size)
+        except ValueError as error:
+            raise DamagedItem(f"its shape does not fit its bytes ({error})") from error
 
     def checked(self) -> Iterator[tuple[str, bool | None]]:
         """Reads every record; whether each fits its CRC-32, None if it has none.
@@ -161,14 +161,16 @@ class SavedZip:
         Raises:
             DamagedItem: a record is not where it should be.
         """
+        largest = max((info.file_size for info in self.records.values()), default=0)
+        block = memoryview(bytearray(min(largest, _BLOCK)))
         for name, info in self.records.items():
             found, left = 0, info.file_size
             self.stream.seek(self._start(name))
             while left:
-                block = self.stream.read(min(left, _BLOCK))
-                if not block:
+                count = self._into(block[: min(left, _BLOCK)])
+                if not count:
                     raise DamagedItem(f"record {name} is cut off")
-                found, left = zlib.crc32(block, found), left - len(block)
+                found, left = zlib.crc32(block[:count], found), left - count
             # a stored CRC of 0 is how torch.save writes that it computed none
             yield name, True if found == info.CRC else (None if info.CRC == 0 else False)
 
@@ -177,14 +179,18 @@ class SavedZip:
             raise DamagedItem(f"record {name} is missing")
         return self.records[name]
 
-    def _fill(self, name: str, target: memoryview) -> None:
-        self.stream.seek(self._start(name))
+    def _fill(self, name: str, target: memoryview, first: int = 0) -> None:
+        self.stream.seek(self._start(name) + first)
         filled = 0
         while filled < len(target):
-            count = self.stream.readinto(target[filled:])  # type: ignore[attr-defined]
+            count = self._into(target[filled:])
             if not count:
                 raise DamagedItem(f"record {name} is cut off")
             filled += count
+
+    def _into(self, target: memoryview) -> int:
+        count: int = self.stream.readinto(target)  # type: ignore[attr-defined] # as every file has
+        return count
 
     def _start(self, name: str) -> int:
         info = self._record(name)

@@ -8,19 +8,20 @@ from typing import Final
 from sdc_guard.errors import CheckpointUnreadable
 from sdc_guard.logs.shown import shown
 
-from .described import Described, saved_step
+from .findings import Findings
 from .safetensors_file import told
 from .safetensors_header import Header, read_header
 from .safetensors_index import ShardSet
+from .safetensors_tensors import step
 
 _MOST: Final = 3  # names in a line
 
 
-def describe_set(shards: ShardSet) -> Described:
+def describe_set(shards: ShardSet) -> Findings:
     """What the index and the headers say, and where they disagree; never raises for that."""
     headers, unreadable = headers_of(shards)
     if not shards.files:
-        return Described((*shards.reasons, "no shards there"), readable=False)
+        return Findings((*shards.reasons, "no shards there"), readable=False)
     reasons = [*shards.reasons, *unreadable, *_cut(headers)]
     if shards.missing:
         present = len(shards.files) - len(shards.missing)
@@ -34,7 +35,7 @@ def describe_set(shards: ShardSet) -> Described:
     notes = [f"{name}: {note}" for name, header in headers.items() for note in told(header)]
     if shards.index is None:
         notes.append("no index of shards: taken by their names")
-    return Described(tuple(reasons), tuple(notes), readable, step_of(shards, headers))
+    return Findings(tuple(reasons), tuple(notes), readable, step_of(shards, headers))
 
 
 def headers_of(shards: ShardSet) -> tuple[dict[str, Header], list[str]]:
@@ -96,7 +97,7 @@ def _doubted(shards: ShardSet, headers: Mapping[str, Header]) -> list[str]:
 
 
 def _steps(shards: ShardSet, headers: Mapping[str, Header]) -> set[int]:
-    found = [shards.step, *(saved_step(header.metadata) for header in headers.values())]
+    found = [shards.step, *(step(header.metadata) for header in headers.values())]
     return {one for one in found if one is not None}
 
 

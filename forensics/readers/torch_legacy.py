@@ -23,9 +23,9 @@ from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
+from .described import content_of, described, take_stock
 from .extent import extent, read_extent
 from .reader import Reader
-from .torch_described import content_of, described, take_stock
 
 FORMAT: Final = "torch-legacy"
 _FIRST_READ: Final = 64 * 2**10

@@ -21,11 +21,11 @@ from sdc_guard.errors import CheckpointUnreadable
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
 from . import torch_legacy
+from .described import content_of, described, take_stock
 from .extent import read_extent
 from .inventory import Inventory
 from .reader import Reader
 from .torch_crc import check_records
-from .torch_described import content_of, described, take_stock
 
 FORMAT: Final = "torch"
 _SUFFIXES = (".pt", ".pth", ".bin")
