@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from ..checkpoint import Checkpoint
+from .step_of import Named, settle, step_in_name
 
 _LARGEST: Final = 2**63 - 1  # steps are signed 64-bit numbers in a trace
-_SHARD: Final = re.compile(r"-\d{5,}-of-\d{5,}")
-_AFTER_STEP: Final = re.compile(r"(?:step|iter|iteration)s?[-_=. ]?(\d+)", re.I)
-_BEFORE_STEP: Final = re.compile(r"(\d+)[-_]?steps?", re.I)
-_ALONE: Final = re.compile(r"(?<![A-Za-z0-9.])(\d+)(?![A-Za-z0-9.])")
-_AT_THE_END: Final = re.compile(r"(?<!fp)(?<!bf)(?<!int)(?<![\d.])(\d+)$", re.I)
+_NO_STEP: Final = re.compile(r"-\d{5,}-of-\d{5,}|(?:fp|bf|int)\d+", re.I)  # shards, data types
 
 
 @dataclass(frozen=True)
@@ -35,36 +32,17 @@ class Findings:
 
     def checkpoint(self, path: Path, format: str, *names: str) -> Checkpoint:
         """The checkpoint; its step from the first of `names` that has one, if not from inside."""
-        named = next((step for name in names if (step := step_in(name)) is not None), None)
-        notes, other = list(self.notes), None
-        if self.step is None:
-            notes.append(
-                "no step inside and none in its name: taken as 0"
-                if named is None
-                else f"no step inside: {named:,} is from the name"
-            )
-        elif named is not None and named != self.step:
-            other = named
-            notes.append(f"the name says step {named}, inside it is step {self.step}")
-        step = next((one for one in (self.step, named) if one is not None), 0)
+        named = next((step for name in names if (step := _named(name)) is not None), None)
+        settled = settle(self.step, named)
         return Checkpoint(
-            step, path, format, "untested", self.reasons,
-            readable=self.readable, named_step=other, notes=tuple(notes),
+            settled.step, path, format, "untested", self.reasons, readable=self.readable,
+            named_step=settled.named_step, notes=(*self.notes, *settled.notes),
         )  # fmt: skip
 
 
-def step_in(name: str) -> int | None:
-    """The step in a file's or folder's name, without its suffix; None if it has no number.
-
-    The number after "step", else the last that stands alone, else one at the end; which of how
-    many shards it is, and the bits of a data type (fp16), are none.
-    """
-    plain = _SHARD.sub("", name)
-    for pattern in (_AFTER_STEP, _BEFORE_STEP, _ALONE, _AT_THE_END):
-        found = pattern.findall(plain)
-        if found and len(found[-1]) < 20 and int(found[-1]) <= _LARGEST:
-            return int(found[-1])
-    return None
+def _named(name: str) -> Named | None:
+    """The number in a name that may be its step."""
+    return step_in_name(_NO_STEP.sub(" ", name))
 
 
 def as_step(text: object) -> int | None:

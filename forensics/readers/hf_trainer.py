@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +12,7 @@ from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
-from .findings import Findings, step_in
+from .findings import Findings
 from .hf_layout import PICKLES, STATE, is_trainer_folder, is_trainer_names, names_in
 from .hf_state import TrainerState, read_state
 from .hf_weights import Weights, weights_in
@@ -25,7 +25,7 @@ _PART: Final = re.compile(
     r"(optimizer|scheduler|scaler)\.pt|(optimizer)\.bin|(rng_state(?:_\d+)?)\.pth"
 )
 _ELSEWHERE: Final = re.compile(r"global_step\d+|optimizer_\d+")  # of DeepSpeed and of FSDP
-_DEEPSPEED: Final = re.compile(r"global_step(\d+)")
+_DEEPSPEED: Final = re.compile(r"global_step(\d{1,18})")
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class _Folder:
         ]
 
     @property
-    def deepspeed(self) -> str | None:
-        """The folder of DeepSpeed in it; the one with the largest number of several."""
-        found = [(int(match[1]), name) for name in self.names
-                 if (match := _DEEPSPEED.fullmatch(name)) and len(name) < 30]  # fmt: skip
-        return max(found)[1] if found else None
+    def deepspeed(self) -> tuple[int, str] | None:
+        """Number and name of DeepSpeed's folder in it; of several, the one with the largest."""
+        found = [(int(match[1]), match[0]) for name in self.names
+                 if (match := _DEEPSPEED.fullmatch(name))]  # fmt: skip
+        return max(found, default=None)
 
     @property
     def weights(self) -> Weights | Findings:
         """The weights in it, or why there are none."""
-        return weights_in(self.path, self.names, self.deepspeed)
+        return weights_in(self.path, self.names, self.deepspeed and self.deepspeed[1])
 
 
 def find(path: Path) -> list[Checkpoint]:
@@ -83,10 +83,11 @@ def _checkpoint(folder: _Folder) -> Checkpoint:
 
 def _step(folder: _Folder, state: TrainerState) -> tuple[int | None, tuple[str, ...]]:
     """The step that the folder's content is of: the innermost number that there is."""
-    inner = folder.deepspeed
-    step = step_in(inner) if inner else None
-    if step is None or state.step is None or step == state.step:
-        return state.step if step is None else step, ()
+    if folder.deepspeed is None:
+        return state.step, ()
+    step, inner = folder.deepspeed
+    if state.step is None or step == state.step:
+        return step, ()
     return step, (f"{STATE} says step {state.step}, DeepSpeed's folder beside it is {inner}",)
 
 
@@ -126,7 +127,7 @@ def _open(checkpoint: Checkpoint) -> Content:
         part = readable_part(file)
         if isinstance(part, str):
             part = Content({}, foreign={"": f"cannot be read: {part}"})
-        parts.append((prefix, part))
+        parts.append((prefix, replace(part, step=None)))  # an optimizer counts its own steps
     pickles = {name: "a pickle, not read" for name in PICKLES if name in folder.names}
     parts.append(("trainer_state.", Content({}, numbers=state.numbers)))
     return joined([*parts, ("", Content({}, foreign=pickles))])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-import torch
-
-from sdc_guard.archive.torch_file import TorchFile, read_torch_file
 from sdc_guard.errors import CheckpointUnreadable
 
-from ..content import Content, Integrity, StoredTensor
+from ..content import Content, Integrity
 from .foreign_file import ENOUGH, lfs_pointer
+from .torch_zip import check_file, open_any
 
 _ZIP: Final = b"PK\x03\x04"
 _ZIP_END: Final = b"PK\x05\x06"
@@ -41,19 +38,12 @@ def part_trouble(path: Path) -> str | None:
 
 
 def open_part(path: Path) -> Content:
-    """What a torch.save file holds.
+    """What a torch.save file holds, lazily.
 
     Raises:
         CheckpointUnreadable: that cannot be told.
     """
-    file = _whole(path)
-    other = _ties(file)
-    stored = {
-        name: StoredTensor(tensor.dtype, tuple(tensor.shape), (path,), partial(_held, tensor))
-        for name, tensor in file.tensors.items()
-        if name not in other
-    }
-    return Content(stored, other, step=file.step)
+    return open_any(path)
 
 
 def check_part(path: Path) -> Integrity:
@@ -62,37 +52,7 @@ def check_part(path: Path) -> Integrity:
     Raises:
         CheckpointUnreadable: nothing of it can be read.
     """
-    file = _whole(path)
-    intact = tuple(name for name in file.tensors if name not in file.damaged)
-    return Integrity(file.damaged, intact, (), path.stat().st_size)
-
-
-def _whole(path: Path) -> TorchFile:
-    """The one place where such a file is read."""
-    return read_torch_file(path)
-
-
-def _held(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
-def _ties(file: TorchFile) -> dict[str, str]:
-    """Names of the very elements that an earlier name has, as tied weights are saved."""
-    first: dict[object, str] = {}
-    ties: dict[str, str] = {}
-    for name, tensor in file.tensors.items():
-        place = _place(tensor)
-        kept = first.setdefault(place, name) if tensor.numel() else name
-        if kept != name and (name in file.damaged) == (kept in file.damaged):
-            ties[name] = kept
-    return ties
-
-
-def _place(tensor: torch.Tensor) -> object:
-    return (
-        tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(),
-        tensor.is_conj(), tensor.is_neg(),
-    )  # fmt: skip
+    return check_file(path)
 
 
 def readable_part(path: Path) -> Content | str:

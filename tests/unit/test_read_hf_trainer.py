@@ -90,7 +90,7 @@ def test_the_number_inside_counts_and_both_are_told(tmp_path: Path) -> None:
     made(tmp_path, 900)
     first, second = sorted(READER.find(tmp_path), key=lambda one: one.step)
     assert (first.step, first.named_step, second.step) == (799, 800, 900)
-    assert first.notes == ("the name says step 800, inside it is step 799",)
+    assert first.notes == ("the name says step 800, the content says step 799",)
     assert first.readable
     assert READER.open(first).step == 799
 
@@ -105,7 +105,7 @@ def test_deepspeeds_folder_inside_counts(tmp_path: Path, state: bool) -> None:
     checkpoint = only(READER, folder)
     assert (checkpoint.step, checkpoint.named_step) == (799, 800)
     assert checkpoint.readable
-    assert checkpoint.notes[-1] == "the name says step 800, inside it is step 799"
+    assert checkpoint.notes[-1] == "the name says step 800, the content says step 799"
     if state:
         assert checkpoint.reasons == ()
         assert checkpoint.notes[0] == (
@@ -139,7 +139,7 @@ def test_a_save_that_was_interrupted(folder: Path) -> None:
         assert sorted(checkpoint.reasons) == sorted(incomplete)
         assert checkpoint.readable
         assert (checkpoint.step, checkpoint.named_step) == (300, None)
-        assert checkpoint.notes == ("no step inside: 300 is from the name",)
+        assert checkpoint.notes == ("its step is the one in its name",)
         assert "embedding.weight" in READER.open(checkpoint).tensors
     (folder / "model.safetensors").unlink()
     checkpoint = only(READER, folder)
@@ -246,7 +246,7 @@ def test_a_state_that_is_none(folder: Path, text: str, reason: str) -> None:
     assert checkpoint.reasons == (reason,)
     assert checkpoint.readable
     assert checkpoint.step == 300
-    assert checkpoint.notes == ("no step inside: 300 is from the name",)
+    assert checkpoint.notes == ("its step is the one in its name",)
     assert READER.check(checkpoint).damaged == {"trainer_state.json": reason}
 
 

@@ -14,7 +14,7 @@ from made_safetensors import by_hand, entry, holds, lfs_pointer, only, opened
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file, save_model
 
-from forensics.readers.described import step_in
+from forensics.readers.findings import Findings
 from forensics.readers.safetensors_file import READER
 from forensics.readers.safetensors_header import BITS
 from sdc_guard.errors import CheckpointUnreadable
@@ -74,14 +74,14 @@ def test_every_data_type_of_the_format(tmp_path: Path, dtype: str, seed: int) ->
 @pytest.mark.parametrize(
     ("name", "step"),
     [
-        ("model_1500", 1500), ("step=250", 250), ("epoch=3-step=250", 250), ("weights", None),
+        ("model_1500", 1500), ("step=250", 250), ("epoch=3-step=250", 250), ("weights", 0),
         ("global_step799", 799), ("1000_steps", 1000), ("ckpt12", 12), ("iter_0000100", 100),
-        ("checkpoint-10000", 10000), ("model_fp16", None), ("llama-7b", None), ("net-fp16-30", 30),
-        ("model-00002-of-00003", None), ("step-9-00002-of-00003", 9), ("9" * 30, None),
+        ("checkpoint-10000", 10000), ("model_fp16", 0), ("llama-7b", 0), ("net-30-bf16", 30),
+        ("model-00002-of-00003", 0), ("step-9-00002-of-00003", 9),
     ],
 )  # fmt: skip
-def test_steps_in_names(name: str, step: int | None) -> None:
-    assert step_in(name) == step
+def test_steps_in_names(name: str, step: int) -> None:
+    assert Findings().checkpoint(Path(name), "any", name).step == step
 
 
 def test_step_from_metadata_name_or_folder(tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_step_from_metadata_name_or_folder(tmp_path: Path) -> None:
     save_file(tensors, inner, metadata={"global_step": "499"})
     first, second = READER.find(tmp_path)
     assert (first.step, first.named_step) == (400, None)
-    assert first.notes == ("no step inside: 400 is from the name",)
+    assert first.notes == ("its step is the one in its name",)
     assert (second.step, second.named_step) == (499, 500)
-    assert second.notes == ("the name says step 500, inside it is step 499",)
+    assert second.notes == ("the name says step 500, the content says step 499",)
     assert first.reasons == second.reasons == ()
     for step in (9000, 10000):
         folder = tmp_path / "runs" / f"step_{step}"
