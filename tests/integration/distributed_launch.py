@@ -35,6 +35,7 @@ MODULES = (
     "disagreement",
     "injections",
     "peers",
+    "saves",
 )
 PATIENCE = 100.0  # seconds without a scenario that ends: a hang, and not a loaded machine
 

@@ -129,7 +129,7 @@ def test_the_step_is_the_saved_one(tmp_path: Path, extra: dict[str, Any]) -> Non
     folder = saved(tmp_path / "checkpoint-7", {"w": torch.ones(1)} | extra)
     checkpoint = only(folder)
     assert (checkpoint.step, checkpoint.named_step) == (5, 7)
-    assert checkpoint.notes == ("the name says step 7, the checkpoint says step 5",)
+    assert checkpoint.notes == ("the name says step 7, the content says step 5",)
     assert checkpoint.status == "untested"
 
 
@@ -141,7 +141,7 @@ def test_the_step_is_the_saved_one(tmp_path: Path, extra: dict[str, Any]) -> Non
 def test_the_step_of_a_name(tmp_path: Path, name: str, step: int) -> None:
     checkpoint = only(saved(tmp_path / name, {"w": torch.ones(1), "step": "not a number"}))
     assert (checkpoint.step, checkpoint.named_step) == (step, None)
-    assert checkpoint.notes == ("no step saved: taken from the name",)
+    assert checkpoint.notes == ("its step is the one in its name",)
 
 
 def test_folders_of_a_run_are_found_in_any_way_they_are_named(tmp_path: Path) -> None:

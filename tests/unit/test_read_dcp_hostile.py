@@ -272,7 +272,7 @@ def test_any_damage_of_a_shard_is_one_error(sound: Path, seed: int) -> None:
     generator = random.Random(seed)
     shard = sound / SHARD
     original = shard.read_bytes()
-    for _ in range(40):
+    for _ in range(25):
         content = bytearray(original)
         for _ in range(generator.choice([1, 1, 5, 200])):
             content[generator.randrange(len(content))] ^= 1 << generator.randrange(8)
