@@ -10,10 +10,11 @@ from sdc_guard.errors import CheckpointUnreadable
 from ..checkpoint import Checkpoint
 from ..content import Integrity
 from ..readers.known import reader_of
-from ..seals import with_seal
+from ..seals import seal_path, with_seal
 from .judgement import Judgement
 
 _MOST_NAMED: Final = 3  # tensors in a line
+_NO_CHECKSUMS: Final = ("safetensors", "safetensors-sharded", "torch-legacy")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Bytes:
 
     judgement: Judgement
     integrity: Integrity | None = None
+
+    @property
+    def reason(self) -> str:
+        """The judgement's."""
+        return self.judgement.reason
 
 
 class IntegrityOracle:
@@ -44,7 +50,10 @@ class IntegrityOracle:
     cost: float | None = None
 
     def judge(self, checkpoint: Checkpoint) -> Judgement:
-        """Read every byte of one checkpoint."""
+        """Read every byte of one checkpoint, unless nothing is there to compare them with."""
+        without = checkpoint.format in _NO_CHECKSUMS and not seal_path(checkpoint).exists()
+        if checkpoint.readable and without:
+            return Judgement("untestable", no_checksum(checkpoint.format))
         return read_bytes(checkpoint).judgement
 
 
@@ -56,6 +65,8 @@ def read_bytes(checkpoint: Checkpoint) -> Bytes:
         found = reader_of(checkpoint.format).check(checkpoint)
     except CheckpointUnreadable as error:
         return Bytes(Judgement("untestable", error.what))
+    except OSError as error:  # a file that may not be read, or is gone by now
+        return Bytes(Judgement("untestable", f"cannot be read: {error.strerror or error}"))
     found = with_seal(checkpoint, found)
     return Bytes(_judged(found, checkpoint.format), found)
 
@@ -82,6 +93,11 @@ def damage_in_words(found: Integrity) -> str:
 def missing_checksums(found: Integrity, format: str) -> str:
     """What of a sound-looking checkpoint cannot be checked."""
     if not found.intact:
-        return f"no checksum in {format}: only its structure can be checked"
+        return no_checksum(format)
     count, whole = len(found.unchecked), len(found.unchecked) + len(found.intact)
     return f"{count:,} of {whole:,} tensors have no checksum: only their structure can be checked"
+
+
+def no_checksum(format: str) -> str:
+    """What cannot be checked of a format that keeps no checksum."""
+    return f"no checksum in {format}: only its structure can be checked"

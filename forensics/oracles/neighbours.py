@@ -60,3 +60,5 @@ def _opened(checkpoint: Checkpoint) -> Content | str:
         return reader_of(checkpoint.format).open(checkpoint)
     except CheckpointUnreadable as error:
         return error.what
+    except OSError as error:  # a file that may not be read, or is gone by now
+        return f"cannot be read: {error.strerror or error}"
