@@ -36,8 +36,10 @@ def _neighbours(found: Sequence[Checkpoint], place: int) -> list[Checkpoint]:
 
 
 def _with_hint(one: Checkpoint, others: list[Checkpoint]) -> Checkpoint:
+    if not others:
+        return one
     size, usual = bytes_of(one.path), [bytes_of(other.path) for other in others]
-    if not usual or size >= min(usual):
+    if size >= min(usual):
         return one
     middle = int(median(usual))
     hint = f"{size:,} bytes where its neighbours have {middle:,}"

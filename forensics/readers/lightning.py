@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from sdc_guard.archive.torch_records import torch_records
+from sdc_guard.archive.torch_records import torch_records, torch_structure
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
+from .described import take_stock
 from .reader import Reader
+from .step_of import settle, step_in_name
 from .torch_zip import check_file, describe, open_any
 
 FORMAT: Final = "lightning"
@@ -42,7 +44,14 @@ def _in_folder(folder: Path) -> list[Checkpoint]:
     named = [item for item in sorted(folder.iterdir()) if item.suffix == _SUFFIX]
     files = [describe(item, FORMAT) for item in named if item.is_file()]
     folders = [
-        Checkpoint(0, item, FORMAT, "untested", (_FOLDER,), readable=False)
+        Checkpoint(
+            settle(None, step_in_name(item.stem)).step,
+            item,
+            FORMAT,
+            "untested",
+            (_FOLDER,),
+            readable=False,
+        )
         for item in named
         if item.is_dir()
     ]
@@ -71,18 +80,24 @@ def _is_copy(one: Checkpoint, other: Checkpoint) -> bool:
     return None not in prints and prints[0] == prints[1]
 
 
-def _fingerprint(file: Path) -> list[tuple[str, int, int]] | None:
-    """Size and checksum of each storage, from the directory; None if there are no checksums."""
+def _fingerprint(file: Path) -> dict[str, tuple[int, int]] | None:
+    """Size and checksum of what each tensor lies in, by name; None where there are no checksums.
+
+    Without the callbacks' own: they note where the best checkpoints are, and go on doing so.
+    """
     try:
-        records = torch_records(file).records
-    except CheckpointUnreadable:
+        records = torch_records(file)
+        found = take_stock(file, torch_structure(records).root).tensors
+        infos = {
+            name: records.records[f"data/{stored.key}"]
+            for name, stored in found.items()
+            if not name.startswith("callbacks.")
+        }
+    except (CheckpointUnreadable, KeyError):
         return None
-    found = [
-        (name, info.file_size, info.CRC)
-        for name, info in sorted(records.items())
-        if name.startswith("data/")
-    ]
-    return found if all(crc or not size for _, size, crc in found) else None
+    if any(info.file_size and not info.CRC for info in infos.values()):
+        return None
+    return {name: (info.file_size, info.CRC) for name, info in infos.items()}
 
 
 READER: Final = Reader(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sdc_guard.archive.torch_damage import LEGACY, ZIP, head_of, pointer_in
+from sdc_guard.archive.torch_damage import LEGACY, ZIP, head_of, pointer_in, why_unreadable
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..content import Content, Integrity, StoredTensor
 from .torch_zip import check_file, open_any
 
 _ZIP_END = b"PK\x05\x06"
-_ZIP_END_BYTES = 22
+_ZIP_END_BYTES = 22  # torch.save writes no comment behind it
 
 
 def open_parts(folder: Path, files: Sequence[Path]) -> Content:
@@ -22,8 +23,9 @@ def open_parts(folder: Path, files: Sequence[Path]) -> Content:
     `Content.step` is left open: which number is the step, the format says.
 
     Raises:
-        CheckpointUnreadable: one of them is damaged, or none.
+        CheckpointUnreadable: one of them is damaged, or none is there.
     """
+    _some(folder, files)
     tensors: dict[str, StoredTensor] = {}
     aliases: dict[str, str] = {}
     numbers: dict[str, int | float | str | bool] = {}
@@ -41,8 +43,9 @@ def check_parts(folder: Path, files: Sequence[Path]) -> Integrity:
     """Read every byte of the files; one that cannot be read at all is damaged by its name.
 
     Raises:
-        CheckpointUnreadable: none of them can be read.
+        CheckpointUnreadable: none of them can be read, or none is there.
     """
+    _some(folder, files)
     whole = Integrity({}, (), (), 0)
     last: CheckpointUnreadable | None = None
     readable = 0
@@ -66,6 +69,11 @@ def check_parts(folder: Path, files: Sequence[Path]) -> Integrity:
     return whole
 
 
+def _some(folder: Path, files: Sequence[Path]) -> None:
+    if not files:
+        raise CheckpointUnreadable("no file of a rank is in it", where=str(folder))
+
+
 def part_name(folder: Path, file: Path) -> str:
     """How the names of what a file holds begin."""
     return file.relative_to(folder).with_suffix("").as_posix()
@@ -84,9 +92,9 @@ def fault_of(file: Path) -> str | None:
         return f"{file.name} is {pointer}"
     if head.startswith(LEGACY):
         return None
-    if not head.startswith(ZIP) or _ZIP_END not in _end_of(file, size):
-        return f"{file.name} is truncated or damaged ({size:,} bytes)"
-    return None
+    if head.startswith(ZIP) and _end_of(file, size).startswith(_ZIP_END):
+        return None
+    return f"{file.name}: {why_unreadable(file, zipfile.BadZipFile('no zip directory'))}"
 
 
 def _end_of(file: Path, size: int) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import zipfile
 from collections import Counter, OrderedDict, defaultdict
@@ -379,5 +378,5 @@ def test_structures_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_link_and_a_folder_of_that_name(tmp_path: Path) -> None:
     save(tmp_path / "s-1.pt", {"w": torch.ones(1), "step": 1})
     (tmp_path / "s-2.pt").mkdir()
-    os.symlink(tmp_path / "gone.pt", tmp_path / "s-3.pt")
+    (tmp_path / "s-3.pt").symlink_to(tmp_path / "gone.pt")
     assert [one.step for one in torch_zip.find(tmp_path)] == [1]
