@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Final
+
+from .listing import is_folder, names_in
 
 STATE: Final = "trainer_state.json"
 PICKLES: Final = ("training_args.bin",)
@@ -21,17 +22,9 @@ _OWN: Final = re.compile(
 _OTHERS: Final = re.compile(r"manifest\.json|\.metadata|.*\.distcp")
 
 
-def names_in(folder: Path) -> set[str]:
-    """The names in a folder; none if it cannot be listed."""
-    try:
-        return set(os.listdir(folder))  # noqa: PTH208 - the names alone, of a thousand folders
-    except OSError:
-        return set()
-
-
 def is_trainer_folder(folder: Path) -> bool:
     """Whether a folder is a checkpoint of the Trainer, a damaged or an empty one included."""
-    return is_trainer_names(folder.name, names_in(folder)) and folder.is_dir()
+    return is_trainer_names(folder.name, names_in(folder)) and is_folder(folder)
 
 
 def is_trainer_names(name: str, names: set[str]) -> bool:

@@ -13,10 +13,11 @@ from sdc_guard.errors import CheckpointUnreadable
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
 from .findings import Findings
-from .hf_layout import PICKLES, STATE, is_trainer_folder, is_trainer_names, names_in
+from .hf_layout import PICKLES, STATE, is_trainer_folder, is_trainer_names
 from .hf_state import TrainerState, read_state
 from .hf_weights import Weights, weights_in
 from .joined import JoinedIntegrity, joined
+from .listing import is_folder, names_in
 from .reader import Reader
 from .torch_part import check_part, part_trouble, readable_part
 
@@ -62,7 +63,7 @@ def find(path: Path) -> list[Checkpoint]:
     A Trainer's output folder holds both, the last model and folders `checkpoint-N`: only these
     are found then.
     """
-    if not path.is_dir():
+    if not is_folder(path):
         return []
     inner = [path / name for name in sorted(names_in(path))]
     found = [folder for folder in inner if is_trainer_folder(folder)]

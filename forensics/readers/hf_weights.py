@@ -11,6 +11,7 @@ from typing import Final
 
 from ..content import Content, Integrity
 from .findings import Findings
+from .listing import is_file
 from .safetensors_file import check_file, describe, open_file
 from .safetensors_index import sets_in
 from .safetensors_shards import check_set, open_set
@@ -59,7 +60,7 @@ def weights_in(folder: Path, names: set[str], deepspeed: str | None) -> Weights 
     for name in _TORCH:
         if name in names:
             return _torch(folder / name, name)
-    if deepspeed and (folder / deepspeed / _DEEPSPEED_FILE).is_file():
+    if deepspeed and is_file(folder / deepspeed / _DEEPSPEED_FILE):
         return _torch(folder / deepspeed / _DEEPSPEED_FILE, f"{deepspeed}/{_DEEPSPEED_FILE}")
     return Findings((_elsewhere(names, deepspeed),), readable=False)
 

@@ -10,7 +10,8 @@ from sdc_guard.errors import CheckpointUnreadable
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
 from .findings import Findings
-from .hf_layout import is_trainer_folder, names_in
+from .hf_layout import is_trainer_folder
+from .listing import is_file, is_folder, names_in
 from .reader import Reader
 from .safetensors_header import Header, read_header
 from .safetensors_index import sets_in
@@ -26,9 +27,9 @@ def find(path: Path) -> list[Checkpoint]:
 
     Shards and the folders of the Hugging Face Trainer are other readers'.
     """
-    if path.is_file():
+    if is_file(path):
         return [_checkpoint(path)] if path.suffix == _SUFFIX else []
-    if not path.is_dir() or is_trainer_folder(path):
+    if not is_folder(path) or is_trainer_folder(path):
         return []
     files = [path / name for name in _single(path)]
     if not files:
@@ -41,12 +42,12 @@ def _single(folder: Path) -> list[str]:
     if not names:
         return []
     shards = {file for one in sets_in(folder) for file in one.files}
-    return [name for name in names if name not in shards and (folder / name).is_file()]
+    return [name for name in names if name not in shards and is_file(folder / name)]
 
 
 def _model_of(folder: Path) -> list[Path]:
     """The file that is a folder's model: the only one, or the one with the usual name."""
-    if not folder.is_dir() or is_trainer_folder(folder):
+    if not is_folder(folder) or is_trainer_folder(folder):
         return []
     names = _single(folder)
     if len(names) > 1:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sdc_guard.logs.shown import shown
 
-from .hf_layout import names_in
+from .listing import is_file, names_in
 from .safetensors_tensors import step
 from .small_json import DamagedJson, read_object
 
@@ -47,7 +47,7 @@ class ShardSet:
     @property
     def missing(self) -> tuple[str, ...]:
         """Files that are not there."""
-        return tuple(name for name in self.files if not (self.folder / name).is_file())
+        return tuple(name for name in self.files if not is_file(self.folder / name))
 
 
 def sets_in(folder: Path) -> list[ShardSet]:

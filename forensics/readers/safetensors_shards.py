@@ -9,7 +9,8 @@ from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity, StoredTensor
-from .hf_layout import is_trainer_folder, names_in
+from .hf_layout import is_trainer_folder
+from .listing import is_file, is_folder, names_in
 from .reader import Reader
 from .safetensors_header import read_header
 from .safetensors_index import ShardSet, sets_in
@@ -22,15 +23,15 @@ _MOST: Final = 3  # reasons in a line
 
 def find(path: Path) -> list[Checkpoint]:
     """The shards whose index `path` is, those in it, or those in the folders in it."""
-    if path.is_file():
+    if is_file(path):
         own = [one for one in sets_in(path.parent) if one.index == path.name]
         return [_checkpoint(one, path) for one in own]
-    if not path.is_dir() or is_trainer_folder(path):
+    if not is_folder(path) or is_trainer_folder(path):
         return []
     sets = _sets_of(path)
     if not sets:
         inner = (path / name for name in sorted(names_in(path)))
-        folders = [one for one in inner if one.is_dir() and not is_trainer_folder(one)]
+        folders = [one for one in inner if is_folder(one) and not is_trainer_folder(one)]
         sets = [one for folder in folders for one in _sets_of(folder)]
     return [_checkpoint(one, place) for one, place in sets]
 
@@ -49,8 +50,8 @@ def set_at(path: Path) -> ShardSet:
     Raises:
         CheckpointUnreadable: there is none.
     """
-    sets = sets_in(path if path.is_dir() else path.parent)
-    if not path.is_dir():
+    sets = sets_in(path if is_folder(path) else path.parent)
+    if not is_folder(path):
         sets = [one for one in sets if path.name == one.index or path.name in one.files]
     if not sets:
         raise CheckpointUnreadable("no shards of safetensors there", where=str(path))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .foreign_file import ENOUGH, lfs_pointer
+from .listing import is_file
 
 _LARGEST: Final = 1 << 29  # bytes of a document that is read as a whole
 
@@ -36,9 +37,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    if not path.is_file():
-        raise DamagedJson("not a file" if path.exists() else "missing")
     try:
+        if not is_file(path):
+            raise DamagedJson("not a file" if path.exists() else "missing")
         size = path.stat().st_size
         if size > _LARGEST:
             raise DamagedJson(f"too large ({size:,} bytes)")

@@ -9,6 +9,7 @@ from sdc_guard.errors import CheckpointUnreadable
 
 from ..content import Content, Integrity
 from .foreign_file import ENOUGH, lfs_pointer
+from .listing import is_file
 from .torch_zip import check_file, open_any
 
 _ZIP: Final = b"PK\x03\x04"
@@ -18,6 +19,8 @@ _TAIL: Final = 66_000  # bytes within which a zip file's end is, whatever its co
 
 def part_trouble(path: Path) -> str | None:
     """Why a file cannot be read, by its first and last bytes; None if they show nothing."""
+    if not is_file(path):
+        return "not a file"
     try:
         with path.open("rb") as file:
             first = file.read(ENOUGH)

@@ -226,6 +226,13 @@ def test_shards_without_tensors(folder: Path) -> None:
     assert checkpoint.reasons == ("no tensors in file",)
 
 
+def test_names_that_no_file_can_have(folder: Path) -> None:
+    saved(folder)
+    edited_index(folder, lambda index: index["weight_map"].update({"w": "a" * 5000}))
+    assert only(READER, folder).reasons == (f"3 of 4 shards present; missing {'a' * 80}",)
+    assert READER.find(folder / ("b" * 5000)) == []
+
+
 def test_names_that_promise_too_many_shards_are_none(tmp_path: Path) -> None:
     for name in ("m-00001-of-99999999.safetensors", "m-00000-of-00000.safetensors",
                  "shard-00001-model-00001-of-00002.safetensors"):  # fmt: skip
