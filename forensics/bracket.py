@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sdc_guard.errors import ArchiveIncomplete, UsageError
@@ -30,6 +30,7 @@ def find_bracket(
     asked: Asked | None = None,
     executor: Executor | None = None,
     confirm: Oracle | None = None,
+    known: Mapping[Checkpoint, Judgement] | None = None,
 ) -> Result:
     """Search for the first corrupt checkpoint.
 
@@ -42,6 +43,8 @@ def find_bracket(
         executor: of the judgings; by default this thread.
         confirm: an exact and expensive oracle: `oracle` bisects, and this one judges both ends of
             the bracket and goes on from there if it disagrees.
+        known: what `oracle` said before, of an interrupted search: it is not asked again. Not for
+            one that answers by chance.
 
     Raises:
         ArchiveIncomplete: not one checkpoint can be judged.
@@ -54,7 +57,7 @@ def find_bracket(
     part = span(candidates, asked)
     oracles = [oracle] if confirm is None else [oracle, confirm]
     last = oracles[-1]
-    judging = Judging(part.candidates, oracles, session, tell, executor or Local())
+    judging = Judging(part.candidates, oracles, session, tell, executor or Local(), known or {})
     count = len(part.candidates)
     planner = planner_for(asked, count, part.skipped, part.trusted, confirm is not None)
     found = judging.go(planner)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Final
 
 from sdc_guard.errors import Interrupted, SdcGuardError
 
@@ -15,6 +17,8 @@ from .oracles.judgement import Judgement, Oracle
 from .progress import left_line
 from .search import Found, Verdict
 from .search.planner import Planner
+
+KNOWN: Final = "known before"  # in place of the oracle's name
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Judging:
         session: keeps the journal; None when the answer is only needed on the way.
         tell: called with a line per probe, and with what is left.
         executor: of the judgings.
-        known: judgements that are there already; they are told and not judged again.
+        known: what the first of the oracles said before: it is not asked again.
         judgements: one of each place, by the last oracle that was asked: a corrupt one before
             others.
         probes: every judging in its order: place, judgement, and name of the oracle.
@@ -51,7 +55,7 @@ class Judging:
     session: Session | None
     tell: Callable[[str], None]
     executor: Executor
-    known: Mapping[int, Judgement] = field(default_factory=dict)
+    known: Mapping[Checkpoint, Judgement] = field(default_factory=dict)
     judgements: dict[int, Judgement] = field(default_factory=dict)
     probes: list[tuple[int, Judgement, str]] = field(default_factory=list)
     _stage: int = 0
@@ -81,15 +85,19 @@ class Judging:
             self._stage = stage
             self.judgements.clear()
         known = self.known if stage == 0 else {}
+        left = []
         for place in places:
-            if place in known:
-                self.judgements[place] = known[place]
-                planner.tell(place, known[place].verdict)
-        call = Timed(self.oracles[stage], self.candidates)
-        left = [place for place in places if place not in known]
-        for place, (judgement, seconds) in self.executor.run(call, left):
-            self._judged(place, judgement, seconds)
+            if (judgement := known.get(self.candidates[place])) is None:
+                left.append(place)
+                continue
+            self.judgements[place] = judgement
+            self.probes.append((place, judgement, KNOWN))
             planner.tell(place, judgement.verdict)
+        call = Timed(self.oracles[stage], self.candidates)
+        with closing(self.executor.run(call, left)) as answers:  # ends the others on Ctrl-C here
+            for place, (judgement, seconds) in answers:
+                self._judged(place, judgement, seconds)
+                planner.tell(place, judgement.verdict)
         jobs = self.executor.jobs
         if line := left_line(self._seconds, planner.remaining(jobs), jobs):
             self.tell(line)

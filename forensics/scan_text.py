@@ -9,6 +9,7 @@ from .scanning import Scanned, not_checkable
 
 _STATUSES = ("corrupt", "suspect", "clean", "untested")
 _MOST_NAMED = 6  # tensors in a line
+_MOST_FOREIGN = 2
 
 
 def scan_line(one: Scanned) -> str:
@@ -16,13 +17,22 @@ def scan_line(one: Scanned) -> str:
     checkpoint = one.checkpoint
     verdict = one.status if one.readable else "unreadable"
     reasons = f"  {'; '.join(one.reasons)}" if one.reasons else ""
-    notes = f"  ({'; '.join(checkpoint.notes)})" if checkpoint.notes else ""
+    told = [*checkpoint.notes, *_not_evaluated(one)]
+    notes = f"  ({'; '.join(told)})" if told else ""
     return f"{checkpoint.step:>10}  {verdict:<10}{reasons}{notes}".rstrip()
 
 
 def scan_lines(found: Sequence[Scanned]) -> list[str]:
     """A line for each checkpoint, and a summary."""
     return [line for one in found for line in (scan_line(one), *_parts(one))] + summary(found)
+
+
+def _not_evaluated(one: Scanned) -> list[str]:
+    if not one.foreign:
+        return []
+    named = [f"{name} ({kind})" for name, kind in list(one.foreign.items())[:_MOST_FOREIGN]]
+    more = f" and {len(one.foreign) - _MOST_FOREIGN:,} more"
+    return [f"not evaluated: {', '.join(named)}{more * (len(one.foreign) > _MOST_FOREIGN)}"]
 
 
 def _parts(one: Scanned) -> list[str]:

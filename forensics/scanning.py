@@ -12,6 +12,7 @@ from .executors.local import Local
 from .oracles.consistency import ConsistencyOracle
 from .oracles.integrity import Bytes, read_bytes
 from .oracles.judgement import Judgement, Oracle
+from .oracles.neighbours import Neighbours
 from .oracles.statistics import StatisticsOracle
 
 
@@ -29,6 +30,7 @@ class Scanned:
         intact: tensors that fit a checksum.
         unchecked: tensors that have none.
         bytes: that were read.
+        foreign: what is neither tensor nor number, and not evaluated, with its type's name.
     """
 
     checkpoint: Checkpoint
@@ -39,6 +41,7 @@ class Scanned:
     intact: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     bytes: int = 0
+    foreign: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The checkpoint in JSON output."""
@@ -51,6 +54,7 @@ class Scanned:
             "intact": list(self.intact),
             "unchecked": list(self.unchecked),
             "bytes": self.bytes,
+            "not_evaluated": self.foreign,
         }
 
 
@@ -70,8 +74,9 @@ def scanned(
             proves.
         tell: called with each as soon as it is judged, in any order where there are several jobs.
     """
-    judges: list[Oracle] = [ConsistencyOracle(found)]
-    values = StatisticsOracle(found)
+    near = Neighbours(found)
+    judges: list[Oracle] = [ConsistencyOracle(found, near=near)]
+    values = StatisticsOracle(found, near=near)
 
     def judge(place: int) -> Scanned:
         one = found[place]
@@ -79,7 +84,11 @@ def scanned(
         suspecting = list(judges)
         if statistics or (statistics is None and read.judgement.verdict == "untestable"):
             suspecting.append(values)
-        return _joined(one, read, [oracle.judge(one) for oracle in _if_read(read, suspecting)])
+        answer = _joined(one, read, [oracle.judge(one) for oracle in _if_read(read, suspecting)])
+        content = near.content(one)
+        return (
+            answer if isinstance(content, str) else replace(answer, foreign=dict(content.foreign))
+        )
 
     answers: dict[int, Scanned] = {}
     for place, answer in Local(jobs).run(judge, range(len(found))):

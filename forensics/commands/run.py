@@ -62,13 +62,14 @@ def run_command(
     bytes with checksums and proves; consistency and statistics look for contradictions and for
     values that no training leaves, and suspect.
 
-    Both ends are judged first, then each checkpoint at most once: ⌈log2 n⌉ + 2 judgings of n, and
+    Both ends are judged first, then each checkpoint at most once: of n, log2(n) + 2 rounded up, and
     one more for each that cannot be tested. It is assumed that what is corrupt stays corrupt;
     --scan assumes nothing and judges all.
 
     A judge that errs: --noisy asks where the answer tells most, until one checkpoint is the first
-    corrupt one with the --confidence asked for, or a range is. A judge that fails by chance at
-    corrupt checkpoints, and never at clean ones: --repeat N.
+    corrupt one with the --confidence asked for. One that says the same of a checkpoint each time
+    is not asked twice, and the answer is a range, mostly. A judge that fails by chance at corrupt
+    checkpoints, and never at clean ones: --repeat N.
 
     `exact` in the JSON output says that the first corrupt checkpoint is known, with none
     missing or untestable before it; `claim` is "first" or, where others before it were not

@@ -62,11 +62,12 @@ def judged_in_turn(
     Raises:
         ArchiveIncomplete: neither can judge any of them.
     """
-    try:
-        proven = search(judge_of("integrity", candidates, asked))
-        unproven = ""
-    except ArchiveIncomplete as error:
-        proven, unproven = None, error.what.partition(": ")[2]
+    proven, unproven = None, _ends_unproven(candidates)
+    if not unproven:
+        try:
+            proven = search(judge_of("integrity", candidates, asked))
+        except ArchiveIncomplete as error:
+            unproven = error.what.partition(": ")[2]
     if proven is not None and proven.first_corrupt is not None:
         return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES))
     suspected = search(judge_of("statistics", candidates, asked))
@@ -75,3 +76,14 @@ def judged_in_turn(
     else:
         said = ("the bytes of those judged fit their checksums",)
     return replace(suspected, evidence=(*suspected.evidence, *said, _ONLY_VALUES))
+
+
+def _ends_unproven(candidates: Sequence[Checkpoint]) -> str:
+    """Why checksums cannot judge the archive, by its first and last readable checkpoint; or ""."""
+    from ..oracles.integrity import IntegrityOracle
+
+    readable = [one for one in candidates if one.readable]
+    ends = [IntegrityOracle().judge(one) for one in (*readable[:1], *readable[-1:])]
+    if ends and all(judgement.verdict == "untestable" for judgement in ends):
+        return ends[0].reason
+    return ""

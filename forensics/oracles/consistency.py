@@ -38,6 +38,7 @@ class ConsistencyOracle:
     Args:
         candidates: by step.
         trace: of the run, if a guard recorded it.
+        near: their contents, if they are opened elsewhere, too.
     """
 
     name = "consistency"
@@ -45,8 +46,14 @@ class ConsistencyOracle:
     persists = False
     cost: float | None = None
 
-    def __init__(self, candidates: Sequence[Checkpoint], trace: TraceReader | None = None) -> None:
-        self._near = Neighbours(candidates)
+    def __init__(
+        self,
+        candidates: Sequence[Checkpoint],
+        trace: TraceReader | None = None,
+        *,
+        near: Neighbours | None = None,
+    ) -> None:
+        self._near = near or Neighbours(candidates)
         self._trace = trace
         self.concurrent = trace is None  # one reader of the trace, for one thread
 

@@ -52,6 +52,7 @@ class StatisticsOracle:
 
     Args:
         candidates: by step.
+        near: their contents, if they are opened elsewhere, too.
     """
 
     name = "statistics"
@@ -60,8 +61,8 @@ class StatisticsOracle:
     concurrent = True
     cost: float | None = None
 
-    def __init__(self, candidates: Sequence[Checkpoint]) -> None:
-        self._near = Neighbours(candidates)
+    def __init__(self, candidates: Sequence[Checkpoint], *, near: Neighbours | None = None) -> None:
+        self._near = near or Neighbours(candidates)
         self._looked: dict[Path, Mapping[str, _Looked]] = {}
         self._lock = threading.Lock()
 
