@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sdc_guard.errors import CheckpointUnreadable
@@ -67,8 +68,20 @@ def read_bytes(checkpoint: Checkpoint) -> Bytes:
         return Bytes(Judgement("untestable", error.what))
     except OSError as error:  # a file that may not be read, or is gone by now
         return Bytes(Judgement("untestable", f"cannot be read: {error.strerror or error}"))
-    found = with_seal(checkpoint, found)
+    found = with_seal(checkpoint, replace(found, damaged=_beyond(checkpoint, found.damaged)))
     return Bytes(_judged(found, checkpoint.format), found)
+
+
+def _beyond(checkpoint: Checkpoint, damaged: Mapping[str, str]) -> dict[str, str]:
+    """What reading showed beyond what was seen without it: a file that a save never wrote.
+
+    A checkpoint that lacks a part and can be judged all the same is incomplete and not corrupt.
+    """
+    return {
+        name: why
+        for name, why in damaged.items()
+        if not any(one.startswith(f"{name}: ") or why in one for one in checkpoint.reasons)
+    }
 
 
 def _judged(found: Integrity, format: str) -> Judgement:
