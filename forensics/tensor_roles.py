@@ -12,7 +12,9 @@ _MOMENTS: Final = (
     "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "acc_delta",
     "grad_avg", "sum", "exp_inf", "prev", "ax", "mu", "eta", "exp_avg_diff",
 )  # fmt: skip
-_STATE: Final = re.compile(r"(^|[./_])(optim|optimizers?|optimizer_states?|state)([./_]|$)")
+_STATE: Final = re.compile(
+    r"(^|[./])(optim|optimizers?|optimizer_states?|\w*optim_states|state)([./]|$)"
+)
 _MOST_SCALARS: Final = 1  # elements: counters and scales are no layers
 
 

@@ -39,7 +39,7 @@ ROWS = (
     Row("A04 empty", made.cut_pt(0), 5, 300, ("unreadable", "empty (0 bytes)")),
     Row("A05 killed save", made.partial_ckpt, 5, 300, ("unreadable", "truncated")),
     Row("A07 no trainer_state", made.no_trainer_state, 0, 300,
-        ("untested", "checkpoint-300 incomplete: trainer_state.json missing", "the one in its name")),
+        ("untested", "checkpoint-300 incomplete: trainer_state.json missing", "in its name")),
     Row("A08 4 bytes", made.cut_safetensors(4), 5, 300, ("unreadable", "4", "bytes")),
     Row("A08 half", made.cut_safetensors(0.5), 5, 300, ("unreadable", "bytes")),
     Row("A08 last byte", made.cut_safetensors(-1), 5, 300, ("unreadable", "bytes")),
