@@ -15,6 +15,13 @@ from sdc_guard.archive.save import tensors_in
 
 STEPS = (2, 4, 6)
 
+pytestmark = [
+    # of Lightning: advice for a larger training, and what torch has renamed since
+    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory:UserWarning"),
+]
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:

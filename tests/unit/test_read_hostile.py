@@ -118,11 +118,11 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "digits": lambda: b"\x80\x02L" + b"9" * 100_000 + b"L\n.",
     "key": lambda: laughs(60, b"K\x01s."),
     "set": lambda: laughs(60, b"\x85\x91."),
-    "deep lists": lambda: b"\x80\x02" + b"]" * 30_000 + b"a" * 29_999 + b".",
-    "deep key": lambda: b"\x80\x02}" + b")" + b"\x85" * 30_000 + b"K\x01s.",
-    "deep objects": lambda: b"\x80\x02" + b"cx\ny\n" * 30_000 + b"\x85R" * 29_999 + b".",
-    "deep states": lambda: b"\x80\x02" + b"cx\ny\n" * 30_000 + b"b" * 29_999 + b".",
-    "marks": lambda: b"\x80\x02" + b"(" * 30_000 + b"t" * 30_000 + b".",
+    "deep lists": lambda: b"\x80\x02" + b"]" * 10_000 + b"a" * 9_999 + b".",
+    "deep key": lambda: b"\x80\x02}" + b")" + b"\x85" * 10_000 + b"K\x01s.",
+    "deep objects": lambda: b"\x80\x02" + b"cx\ny\n" * 10_000 + b"\x85R" * 9_999 + b".",
+    "deep states": lambda: b"\x80\x02" + b"cx\ny\n" * 10_000 + b"b" * 9_999 + b".",
+    "marks": lambda: b"\x80\x02" + b"(" * 10_000 + b"t" * 10_000 + b".",
     "no end": lambda: b"\x80\x02" + b"N0" * 1000,
     "extension": lambda: b"\x80\x02\x82\x01.",
     "empty": lambda: b"",
@@ -177,7 +177,14 @@ def claim(path: Path, shape: Any, stride: Any, numel: int = 4, **records: bytes)
 
 @pytest.mark.parametrize(
     ("shape", "stride"),
-    [((10**12,), (1,)), ((10**12,), (0,)), ((2,), (-1,)), ((2, 2), (1,)), ((-1,), (1,))],
+    [
+        ((5,), (1,)),
+        ((10**12,), (1,)),
+        ((10**12,), (0,)),
+        ((2,), (-1,)),
+        ((2, 2), (1,)),
+        ((-1,), (1,)),
+    ],
 )
 def test_a_tensor_that_claims_more_than_there_is(tmp_path: Path, shape: Any, stride: Any) -> None:
     (found,) = index(claim(tmp_path / "s-1.pt", shape, stride))
