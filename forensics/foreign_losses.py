@@ -114,7 +114,7 @@ def _rounded(log: SeriesLog) -> Iterator[str]:
         values = column.values[column.finite]
         with np.errstate(over="ignore"):  # a number beyond float32 is none of its numbers
             exact = values.astype(np.float32).astype(np.float64) == values
-        if not len(values) or exact.all():
+        if exact.all():
             continue
         few = [
             count

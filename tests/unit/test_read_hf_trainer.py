@@ -292,6 +292,8 @@ def test_folders_of_others_are_left_to_them(tmp_path: Path) -> None:
                          ("checkpoint-3", "unet"), ("step-4", "model.safetensors")]:  # fmt: skip
         (tmp_path / name).mkdir()
         (tmp_path / name / inside).touch()
+        if name in ("checkpoint-1", "checkpoint-2"):
+            (tmp_path / name / "optimizer.pt").touch()
     (tmp_path / "checkpoint-5").touch()
     (tmp_path / "tmp-checkpoint-6").mkdir()
     assert READER.find(tmp_path) == []

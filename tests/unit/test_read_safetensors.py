@@ -251,7 +251,19 @@ def test_the_library_agrees_which_headers_are_sound(tmp_path: Path) -> None:
     for number, header in enumerate(sound):
         data = EIGHT if not number else EIGHT * 2
         path = by_hand(tmp_path / "a.safetensors", header, data)
-        assert holds(opened(READER, path), load_file(path)), header
+        found = opened(READER, path)
+        assert holds(found, load_file(path)), header
+        for stored in found.tensors.values():  # where the file does not align them, too
+            assert stored.read().data_ptr() % stored.dtype.itemsize == 0
+
+
+def test_metadata_that_names_a_tensor_by_chance_is_no_alias(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    tensors = {"pt": torch.ones(1), "7": torch.ones(2)}
+    save_file(tensors, path, metadata={"format": "pt", "step": "7"})
+    found = opened(READER, path)
+    assert found.aliases == {}
+    assert found.step == 7
 
 
 def test_tied_weights_are_aliases(tmp_path: Path) -> None:

@@ -145,13 +145,14 @@ def test_a_listed_tensor_that_is_not_in_its_shard(folder: Path) -> None:
 
 def test_a_tensor_in_two_shards_is_read_where_the_index_says(folder: Path) -> None:
     weights = saved(folder)
-    third = load_file(folder / THIRD)
-    save_file({**third, "layer.0.weight": torch.zeros(8, 8)}, folder / THIRD)
+    for name, tensor in ((FIRST, "layer.5.weight"), (THIRD, "layer.0.weight")):
+        own = load_file(folder / name)
+        save_file({**own, tensor: torch.zeros(8, 8)}, folder / name)
     checkpoint = only(READER, folder)
     assert checkpoint.readable
     assert checkpoint.reasons == (
-        f"in several shards ({FIRST}, {THIRD}): layer.0.weight",
-        "the shards' tensors hold 1,792 bytes, the index says 1,536: a shard of another save?",
+        f"in several shards ({FIRST}, {THIRD}): layer.0.weight, layer.5.weight",
+        "the shards' tensors hold 2,048 bytes, the index says 1,536: a shard of another save?",
     )
     assert holds(READER.open(checkpoint), weights)
 
