@@ -32,11 +32,11 @@ def assembled(dtype: torch.dtype, shape: Sequence[int], parts: Sequence[Part]) -
     """
     if len(parts) == 1:
         return parts[0].read()
-    whole = torch.empty(tuple(shape), dtype=dtype)
-    words = whole.view(_WORDS[dtype.itemsize])  # as words: a copy of numbers might change a NaN
+    # as words: a copy of numbers might change a NaN
+    whole = torch.empty(tuple(shape), dtype=_WORDS[dtype.itemsize])
     for part in parts:
         if 0 not in part.sizes:
             ends = zip(part.offsets, part.sizes, strict=True)
             box = tuple(slice(start, start + size) for start, size in ends)
-            words[box] = part.read().view(words.dtype)
-    return whole
+            whole[box] = part.read().view(whole.dtype)
+    return whole.view(dtype)

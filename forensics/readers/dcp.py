@@ -74,12 +74,16 @@ def _folders(path: Path) -> list[Path]:
         return []
 
 
-def _is_dcp(folder: Path) -> bool:
+def _files(folder: Path) -> set[str]:
     try:
         with os.scandir(folder) as entries:
-            names = {entry.name for entry in entries if not entry.is_dir()}
+            return {entry.name for entry in entries if not entry.is_dir()}
     except OSError:
-        return False
+        return set()
+
+
+def _is_dcp(folder: Path) -> bool:
+    names = _files(folder)
     return FILE in names or any(name.endswith(_SHARD) for name in names)
 
 
@@ -118,7 +122,7 @@ def _incomplete(folder: Path) -> str:
     """What a directory without `.metadata` lacks; "" if it has one."""
     if (folder / FILE).exists():
         return ""
-    names = sorted(file.name for file in folder.iterdir())
+    names = sorted(_files(folder))
     by_rank = [name for name in names if name.startswith("__") and name.endswith(FILE)]
     if by_rank:
         return f"each rank saved by itself, which is not readable: found {listed(by_rank)}"

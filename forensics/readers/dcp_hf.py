@@ -176,7 +176,10 @@ def _read(boxes: list[Box]) -> torch.Tensor:
     if fault := _fault(boxes):
         raise CheckpointUnreadable(fault)
     parts = [Part(box.offsets, box.stored.shape, box.stored.read) for box in boxes]
-    return assembled(boxes[0].stored.dtype, _shape(boxes), parts)
+    try:
+        return assembled(boxes[0].stored.dtype, _shape(boxes), parts)
+    except (RuntimeError, MemoryError) as error:  # of torch: a dtype that it makes no tensors of
+        raise CheckpointUnreadable(f"no such tensor can be made ({type(error).__name__})") from None
 
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> str:

@@ -116,6 +116,9 @@ def _told(folder: Path, name: str, read: Callable[[], torch.Tensor]) -> torch.Te
     try:
         return read()
     except DamagedItem as error:
-        raise CheckpointUnreadable(
-            f"{name} cannot be read: {error}", where=str(folder), next_step=NEXT_STEP
-        ) from None
+        what = str(error)
+    except (RuntimeError, MemoryError) as error:  # of torch: a dtype that it makes no tensors of
+        what = f"no such tensor can be made here ({type(error).__name__})"
+    raise CheckpointUnreadable(
+        f"{name} cannot be read: {what}", where=str(folder), next_step=NEXT_STEP
+    )

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from sdc_guard.archive.inert_pickle import StoredTensor as Stub
 from sdc_guard.errors import CheckpointUnreadable
 
@@ -27,6 +29,7 @@ STEP_NAMES = (
 _STEP_HOLDERS = ("train_state", "trainer_state")
 _OPTIMIZER_STEP = re.compile(r"((?:.*\.)?)state\..*\.step$")
 _MOST_SHARDS = 32
+_COUNTS = (torch.int32, torch.int64, torch.float32, torch.float64)
 
 
 @dataclass
@@ -159,7 +162,7 @@ def _count(folder: Path, metadata: DcpMetadata, names: Iterable[str]) -> int | N
 
 
 def _number(tensor: StoredTensor) -> int | None:
-    if tensor.numel != 1:
+    if tensor.numel != 1 or tensor.dtype not in _COUNTS:
         return None
     try:
         return _whole(tensor.read().item())

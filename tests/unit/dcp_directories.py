@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
 from sdc_guard.digest.reference import words
 
@@ -66,6 +67,28 @@ def training(steps: int = STEP, seed: int = 0) -> dict[str, Any]:
         model(torch.randn(2, 5, generator=generator)).square().sum().backward()
         optimizer.step()
     return {"model": model.state_dict(), "optim": optimizer.state_dict(), "step": steps}
+
+
+def in_chunks(folder: Path, tensor: torch.Tensor, boxes: list[tuple[Any, Any]]) -> Path:
+    """Save a tensor "w" in chunks, given by offsets and sizes, as several ranks would."""
+    parts = {}
+    for index, (offsets, sizes) in enumerate(boxes):
+        box = tuple(slice(at, at + size) for at, size in zip(offsets, sizes, strict=True))
+        parts[str(index)] = tensor[box].clone()
+    saved(folder, parts)
+
+    def join(metadata: Any) -> None:
+        entry = metadata.state_dict_metadata["0"]
+        entry.size = tensor.shape
+        entry.chunks, places = [], {}
+        for index, place in metadata.storage_data.items():
+            offsets, sizes = map(torch.Size, boxes[int(index.fqn)])
+            entry.chunks.append(ChunkStorageMetadata(offsets, sizes))
+            places[MetadataIndex("w", offsets)] = place
+        metadata.state_dict_metadata, metadata.storage_data = {"w": entry}, places
+
+    change_metadata(folder, join)
+    return folder
 
 
 def change_metadata(folder: Path, change: Callable[[Any], None]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from dcp_directories import STEP, flat, loaded, same_bits, saved, training
+from dcp_directories import STEP, flat, in_chunks, loaded, same_bits, saved, training
 
 from forensics.checkpoint import Checkpoint
 from forensics.content import Content
@@ -86,6 +86,20 @@ def test_scalars_empty_strided_and_conjugated_tensors(tmp_path: Path) -> None:
     assert set(content.tensors) == set(flat(state))
     for name, tensor in flat(state).items():
         assert same_bits(content.tensors[name].read(), tensor.detach().resolve_conj()), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_chunks_of_two_dimensions_are_put_together(
+    tmp_path: Path, dtype: torch.dtype, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    tensor = random_bits(dtype, 5, 4)
+    boxes = [([0, 0], [2, 3]), ([2, 0], [3, 3]), ([0, 3], [5, 1]), ([5, 4], [0, 0])]
+    folder = in_chunks(tmp_path, tensor, boxes)
+    target = {"w": torch.zeros_like(tensor)}
+    assert same_bits(opened(folder).tensors["w"].read(), tensor)
+    assert same_bits(loaded(folder, target)["w"], tensor)
+    assert READER.check(only(folder)).intact == ("w",)
 
 
 @pytest.mark.parametrize("options", [{"thread_count": 3}, {"single_file_per_rank": False}])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from dcp_directories import STEP, change_metadata, flat, same_bits, saved, training
+from dcp_directories import STEP, change_metadata, flat, in_chunks, same_bits, saved, training
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -230,8 +230,12 @@ def test_parameters_that_joined_later_and_two_optimizers_are_no_reason(tmp_path:
     assert status("a", {"optim": adam(7.0, 2.0, 7.0, 2.0)}, thread_count=2) == "suspect"
     assert status("b", {"optim": adam(2.0, 7.0, 7.0, 2.0)}, thread_count=2) == "untested"
     assert status("c", {"optim": adam(2.0, 7.0)}, single_file_per_rank=False) == "untested"
-    two = {"one": adam(7.0, 7.0), "two": adam(2.0, 2.0)}
-    assert status("d", two, thread_count=2) == "untested"
+    by_turns = {
+        f"{optimizer}.state.{index}.step": torch.tensor(step)
+        for index in range(2)
+        for optimizer, step in (("one", 7.0), ("two", 2.0))
+    }
+    assert status("d", by_turns, thread_count=2) == "untested"
 
 
 def test_a_shard_with_other_sizes_than_the_metadata_says(tmp_path: Path) -> None:
@@ -291,6 +295,27 @@ def test_holes_and_overlaps_of_chunks_are_told(tmp_path: Path) -> None:
             READER.open(only(folder)).tensors["w"].read()
 
 
+def test_a_flipped_bit_of_one_chunk_names_the_tensor_and_the_chunk(tmp_path: Path) -> None:
+    tensor = torch.arange(12.0).reshape(4, 3)
+    folder = in_chunks(tmp_path, tensor, [([0, 0], [3, 3]), ([3, 0], [1, 3])])
+    flip(folder / SHARD, (folder / SHARD).read_bytes().index(tensor[3:].numpy().tobytes()))
+    integrity = READER.check(only(folder))
+    assert integrity.damaged == {"w": "CRC mismatch in record data/0 of chunk [3, 0]"}
+    assert integrity.intact == ()
+
+
+def test_a_dtype_that_torch_makes_no_tensors_of_is_told(tmp_path: Path) -> None:
+    def quantized(metadata: Any) -> None:
+        metadata.state_dict_metadata["w"].properties.dtype = torch.quint4x2
+
+    folder = in_chunks(tmp_path, torch.ones(4), [([0], [2]), ([2], [2])])
+    change_metadata(folder, quantized)
+    with pytest.raises(CheckpointUnreadable, match="w cannot be read"):
+        READER.open(only(folder)).tensors["w"].read()
+    with pytest.raises(CheckpointUnreadable, match="none of its items can be read"):
+        READER.check(only(folder))
+
+
 def test_compressed_items_are_told_as_not_readable(tmp_path: Path) -> None:
     def compress(metadata: Any) -> None:
         for place in metadata.storage_data.values():
@@ -306,6 +331,13 @@ def test_compressed_items_are_told_as_not_readable(tmp_path: Path) -> None:
         content.tensors["w"].read()
     with pytest.raises(CheckpointUnreadable, match="none of its items"):
         READER.check(checkpoint)
+
+
+def test_boxes_side_by_side_do_not_overlap() -> None:
+    grid = [([row, column], [2, 2]) for row in (0, 2) for column in (0, 2)]
+    assert cover_fault([4, 4], grid) == ""
+    assert cover_fault([4, 5], grid) == "4 of its 20 elements are in no chunk"
+    assert cover_fault([4, 4], [*grid, ([1, 1], [2, 2])]).endswith("overlap")
 
 
 @given(st.data())
