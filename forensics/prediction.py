@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .checkpoint import Checkpoint
@@ -109,5 +109,7 @@ def predicted(
         edges=EDGES if rates is None else _NOISY_EDGES,
         mirrored=asked.first_good,
     )
+    if oracle.proves:  # bytes rot singly: where none is corrupt all are read
+        prediction = replace(prediction, worst=max(prediction.worst, len(places)))
     untestable = sum(not part.candidates[place].readable for place in places)
     return Predicted(len(places), untestable, prediction, oracle.cost, jobs, rates)
