@@ -10,7 +10,8 @@ from typing import Final
 import torch
 
 ZERO_RUN: Final = 64  # zeros, below which their places are not looked at
-_PIECE: Final = 1 << 22  # elements that are looked at together
+_PIECE: Final = 1 << 18  # elements that are looked at together: a cache holds them
+_SAMPLE: Final = 1 << 14  # elements of a piece, for the median
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Measured:
         largest: of the absolute values of finite elements; 0.0 where there are none.
         typical: median of the absolute values of elements that are finite and not zero, of a
             sample where there are many; 0.0 where there are none.
-        mask: whether all finite elements are 0 or 1, as those of attention masks.
+        mask: whether all finite elements beside infinite ones are 0 or 1, as those of attention
+            masks.
         zero_run: the most zeros in a row; 0 where there are fewer than ZERO_RUN at all.
         rows: of its first dimension, where it has several of more than one element; else 0.
         constant_rows: how many of them are one value throughout.
@@ -46,25 +48,25 @@ def measure(tensor: torch.Tensor) -> Measured:
     nan = infinite = zeros = zero_run = 0
     largest, mask = 0.0, True
     samples = []
-    pieces = list(_pieces(tensor))
-    step = max(1, len(pieces) // 4)
-    for place, piece in enumerate(pieces):
+    pieces = -(-tensor.numel() // _PIECE)
+    step = max(1, pieces // 4)
+    for place, piece in enumerate(_pieces(tensor)):
         size = piece.abs()
-        finite = torch.isfinite(piece)
-        whole = bool(finite.all())
-        if not whole:
+        most = float(size.max())
+        if not math.isfinite(most):  # NaN is the largest of all
+            finite = torch.isfinite(piece)
             nan += int(torch.isnan(piece).sum())
             infinite += int(torch.isinf(piece).sum())
             size = size[finite]
+            mask = mask and bool(((size == 0) | (size == 1)).all())
+            most = float(size.max()) if size.numel() else 0.0
         here = size.numel() - int(torch.count_nonzero(size))
         zeros += here
         if here >= ZERO_RUN:
             zero_run = max(zero_run, _zero_run(piece))
-        if size.numel():
-            largest = max(largest, float(size.max()))
-            mask = mask and largest <= 1 and bool(((size == 0) | (size == 1)).all())
+        largest = max(largest, most)
         if place % step == 0:
-            samples.append(size[:: max(1, size.numel() // 65536)])
+            samples.append(size[:: max(1, size.numel() // _SAMPLE)])
     rows, constant = _rows(tensor)
     return Measured(
         tensor.numel(), nan, infinite, zeros, largest,
@@ -75,9 +77,12 @@ def measure(tensor: torch.Tensor) -> Measured:
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     flat = tensor.reshape(-1)
     for start in range(0, flat.numel(), _PIECE):
-        piece = flat[start : start + _PIECE]
-        # torch computes little with dtypes of 8 bits; float64 keeps its range
-        yield piece if piece.dtype in (torch.float32, torch.float64) else piece.float()
+        yield _wide(flat[start : start + _PIECE])
+
+
+def _wide(piece: torch.Tensor) -> torch.Tensor:
+    """In a dtype that torch computes with; float64 keeps its range."""
+    return piece if piece.dtype in (torch.float32, torch.float64) else piece.float()
 
 
 def _zero_run(piece: torch.Tensor) -> int:
@@ -96,11 +101,11 @@ def _rows(tensor: torch.Tensor) -> tuple[int, int]:
     if tensor.dim() < 2 or not tensor.numel() or tensor.numel() == tensor.shape[0]:
         return 0, 0
     rows = tensor.reshape(tensor.shape[0], -1)
-    at_once = max(1, _PIECE // rows.shape[1])
     constant = 0
-    for start in range(0, rows.shape[0], at_once):
-        part = rows[start : start + at_once]
-        part = part if part.dtype in (torch.float32, torch.float64) else part.float()
+    ends = _wide(rows[:, 0]), _wide(rows[:, -1])
+    alike = torch.nonzero(ends[0] == ends[1]).view(-1)  # most are not even that
+    for some in alike.split(max(1, _PIECE // rows.shape[1])):
+        part = _wide(rows[some])
         constant += int((part == part[:, :1]).all(dim=1).sum())
     return rows.shape[0], constant
 
