@@ -23,6 +23,8 @@ from sdc_guard.errors import (
 from sdc_guard.lake.location import is_lake
 
 from .commands.answering import answer, progress
+from .commands.diff import diff_command
+from .commands.doctor import doctor_command
 from .commands.opening import (
     attempt_option,
     command_argument,
@@ -31,6 +33,8 @@ from .commands.opening import (
     run_argument,
 )
 from .commands.run import run_command
+from .commands.scan import scan_command
+from .commands.seal import seal_command
 
 if TYPE_CHECKING:
     from sdc_guard.store.trace_reader import TraceReader
@@ -55,6 +59,8 @@ def main() -> None:
     \b
     Examples:
       sdc-bisect index runs/pretrain
+      sdc-bisect scan runs/pretrain
+      sdc-bisect diff step-100.pt step-200.pt
       sdc-bisect run runs/pretrain
       sdc-bisect run runs/pretrain -- python check.py {ckpt}
       sdc-bisect verify runs/pretrain -- python train.py --resume {ckpt} --until {step}
@@ -63,6 +69,10 @@ def main() -> None:
 
 
 main.add_command(run_command)
+main.add_command(scan_command)
+main.add_command(diff_command)
+main.add_command(seal_command)
+main.add_command(doctor_command)
 
 
 @main.command("index")
@@ -72,8 +82,8 @@ def index_command(path: Path, as_json: bool) -> None:
     """List the checkpoints in PATH by step, with their status.
 
     PATH is a run's folder, an archive, a folder of checkpoints, or one checkpoint. Steps are
-    compared as numbers; the one that a checkpoint holds counts before the one in its name. The
-    tensors of an archive with manifests are not read here; `run` judges its bytes.
+    compared as numbers; the one that a checkpoint holds counts before the one in its name. No
+    tensors are read here; `scan` judges the bytes.
 
     Below the list it says where checkpoints seem to be missing, and which step has several.
     """

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
-from sdc_guard.errors import ArchiveIncomplete, CheckpointUnreadable, RunNotFound
+from sdc_guard.errors import ArchiveIncomplete, RunNotFound
 
 from .checkpoint import UNKNOWN_ATTEMPT, Checkpoint
+from .gathered import gathered
 from .neighbours import with_size_hints
-from .readers.known import READERS, reader_of
-
-_CHECKED_HERE: Final = ("torch", "torch-legacy")
+from .readers.foreign_file import ENOUGH, lfs_pointer, other_kind
+from .readers.known import READERS
 
 
 def index(path: Path) -> list[Checkpoint]:
     """The checkpoints below `path`, by step, without reading their tensors.
 
-    The first format of which there is one counts: what else lies there is of another kind.
+    Of several formats, too, that lie beside each other.
 
     Args:
         path: a run's folder, its archive, a folder of checkpoints, or one checkpoint.
@@ -32,14 +30,13 @@ def index(path: Path) -> list[Checkpoint]:
         raise RunNotFound(
             "no such folder", where=str(path), next_step="give a run's or an archive's folder"
         )
-    found = next((found for reader in READERS if (found := reader.find(path))), [])
+    found = gathered(path, READERS)
     if not found:
         raise ArchiveIncomplete(
-            "no checkpoint there",
+            _what_else(path),
             where=str(path),
             next_step="guard.checkpoint writes them to RUN/archive; torch.save files end in .pt",
         )
-    found = [_checked(one) if one.format in _CHECKED_HERE else one for one in found]
     return with_size_hints(sorted(found, key=_order))
 
 
@@ -47,16 +44,17 @@ def _order(one: Checkpoint) -> tuple[int, int, str]:
     return one.step, one.attempt, one.path.name
 
 
-def _checked(one: Checkpoint) -> Checkpoint:
-    """With the result of reading every byte: until `scan` does, this command tells of damage."""
-    if not one.readable:
-        return one
+def _what_else(path: Path) -> str:
+    """What a path without a checkpoint is, where that is known."""
     try:
-        damaged = reader_of(one.format).check(one).damaged
-    except CheckpointUnreadable as error:
-        return replace(one, reasons=(error.what,), readable=False)
-    reasons = tuple(f"{name}: {reason}" for name, reason in damaged.items())
-    return replace(one, status="corrupt", reasons=reasons) if damaged else one
+        with path.open("rb") as file:
+            beginning = file.read(ENOUGH)
+    except OSError:
+        return "no checkpoint there"
+    if not beginning:
+        return "no checkpoint there: the file is empty (0 bytes)"
+    kind = lfs_pointer(beginning) or other_kind(beginning)
+    return f"no checkpoint there: {kind}" if kind else "no checkpoint there"
 
 
 def in_lineage(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE, EXIT_RANGE_ONLY
 
@@ -15,6 +14,7 @@ from .result import STORED_BYTES, Result
 from .search import Found
 from .search.asked import Asked
 from .search.verdicts import transitions
+from .spacing import usual_distance
 from .span import Span
 
 
@@ -206,10 +206,8 @@ def _gap(steps: Sequence[int], low: int | None, high: int | None) -> list[str]:
     """A line if checkpoints seem to be missing between the two."""
     if low is None or high is None:
         return []
-    distances = [b - a for a, b in pairwise(steps) if b > a]
-    usual = Counter(distances).most_common(1)[0][0]
-    # The usual distance says nothing unless it is really usual
-    if high - low <= usual or distances.count(usual) < 2:
+    usual = usual_distance(steps)
+    if usual is None or high - low <= usual:
         return []
     if any(low < step < high for step in steps):
         return []  # there are some, and they could not be judged

@@ -14,6 +14,7 @@ from sdc_guard.errors import EXIT_RANGE_ONLY, UsageError
 from .answering import answer, progress
 from .opening import attempt_option, command_argument, of_lineage, opened, run_argument
 from .search_options import SearchOptions, search_options
+from .without_trace import JUDGES, judge_of, judged_in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 @command_argument
 @click.option(
     "--oracle",
-    type=click.Choice(["trace", "shadow"]),
-    default="trace",
+    type=click.Choice(["auto", "trace", "shadow", *JUDGES]),
+    default="auto",
     show_default=True,
-    help="Judge by exact comparison with the trace, or by the recorded shadow loss.",
+    help="Who judges; auto is the trace, or without one integrity and then statistics.",
 )
 @search_options
 @attempt_option
@@ -55,6 +56,11 @@ def run_command(
     cannot be tested. Anything else, a Python traceback too, is a crash: it is run once more, and
     a second crash stops the search (with --noisy and --repeat it cannot be tested). {ckpt} and
     {step} are filled in. RUN may then be any folder of checkpoints.
+
+    Without a COMMAND --oracle says who judges. trace: exact comparison with the run's own record.
+    shadow: the recorded shadow loss. Of archives that no guard recorded, too: integrity compares
+    bytes with checksums and proves; consistency and statistics look for contradictions and for
+    values that no training leaves, and suspect.
 
     Both ends are judged first, then each checkpoint at most once: of n, log2(n) + 2 rounded up, and
     one more for each that cannot be tested. It is assumed that what is corrupt stays corrupt;
@@ -87,6 +93,14 @@ def run_command(
     typed = SearchOptions(**options)
     asked = typed.asked()
     judge: Oracle
+    if not command and _without_trace(run, oracle):
+        candidates = index(run)
+        if typed.dry_run:
+            judge = judge_of(oracle, candidates, asked)
+            _tell_prediction(candidates, judge, asked, typed, as_json)
+            return
+        answer(_weakly(candidates, oracle, asked, typed), as_json)
+        return
     if command and not (run / "run.json").is_file():
         judge = CommandOracle(command, skip_crashes=asked.by_chance, cost=typed.cost)
         candidates = index(run)
@@ -99,7 +113,7 @@ def run_command(
         if command:
             judge = CommandOracle(command, skip_crashes=asked.by_chance, cost=typed.cost)
         else:
-            judge = _recorded_oracle(oracle, reader, asked)
+            judge = _recorded_oracle(oracle, reader, asked, attempt)
         candidates = of_lineage(reader, attempt)
         if typed.dry_run:
             _tell_prediction(candidates, judge, asked, typed, as_json)
@@ -112,7 +126,28 @@ def run_command(
     answer(result, as_json)
 
 
-def _recorded_oracle(name: str, reader: TraceReader, asked: Asked) -> Oracle:
+def _without_trace(run: Path, oracle: str) -> bool:
+    """Whether RUN holds checkpoints that no guard recorded, to be judged all the same."""
+    from ..gathered import gathered
+    from ..readers.known import READERS
+
+    if oracle in ("trace", "shadow") or (run / "run.json").is_file():
+        return False
+    return run.exists() and bool(gathered(run, READERS))
+
+
+def _weakly(
+    candidates: Sequence[Checkpoint], oracle: str, asked: Asked, typed: SearchOptions
+) -> Result:
+    def search(judge: Oracle) -> Result:
+        return _search(candidates, judge, None, asked, typed)
+
+    if oracle == "auto":
+        return judged_in_turn(candidates, asked, search)
+    return search(judge_of(oracle, candidates, asked))
+
+
+def _recorded_oracle(name: str, reader: TraceReader, asked: Asked, attempt: int | None) -> Oracle:
     from ..oracles.shadow import ShadowOracle
     from ..oracles.trace import TraceOracle
 
@@ -121,6 +156,8 @@ def _recorded_oracle(name: str, reader: TraceReader, asked: Asked) -> Oracle:
             "what was recorded says the same each time: --noisy and --repeat are for a command",
             next_step="sdc-bisect run RUN --noisy -- python check.py {ckpt}",
         )
+    if name in JUDGES:
+        return judge_of(name, of_lineage(reader, attempt), asked, reader)
     return ShadowOracle(reader) if name == "shadow" else TraceOracle(reader)
 
 
@@ -141,6 +178,8 @@ def _executor(judge: Oracle, typed: SearchOptions) -> Executor:
     from ..oracles.command import CommandOracle
 
     if not isinstance(judge, CommandOracle):
+        if judge.concurrent and typed.executor == "local":
+            return Local(typed.jobs)
         if typed.jobs > 1 or typed.executor != "local":
             progress("what was recorded is read one checkpoint at a time: --jobs is for a command")
         return Local()

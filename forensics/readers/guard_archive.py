@@ -9,10 +9,12 @@ from typing import Final
 
 from sdc_guard.archive.compare import compare_tensors
 from sdc_guard.archive.manifest import FILE, Manifest
+from sdc_guard.archive.save import STATE_FILE
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
+from .hf_layout import names_in
 from .reader import Reader
 from .torch_zip import check_file, open_file
 
@@ -30,7 +32,16 @@ def find(path: Path) -> list[Checkpoint]:
         return []
     archive = path / "archive" if (path / "archive").is_dir() else path
     matches = ((_FOLDER.fullmatch(folder.name), folder) for folder in archive.iterdir())
-    return [_describe(folder, int(match[1])) for match, folder in matches if match]
+    named = [(folder, int(match[1])) for match, folder in matches if match]
+    return [_describe(folder, step) for folder, step in named if _is_own(folder)]
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether a folder of that name is the guard's; without a manifest others call theirs so."""
+    if not folder.is_dir():
+        return False
+    names = names_in(folder)
+    return FILE in names or not names - {STATE_FILE}
 
 
 def _describe(folder: Path, named_step: int) -> Checkpoint:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import BinaryIO, cast
 import torch
 
 from sdc_guard.archive.inert_pickle import StoredTensor
+from sdc_guard.digest.crc32 import crc32
 
 from .extent import extent, read_extent
 
@@ -170,7 +170,7 @@ class SavedZip:
                 count = self._into(block[: min(left, _BLOCK)])
                 if not count:
                     raise DamagedItem(f"record {name} is cut off")
-                found, left = zlib.crc32(block[:count], found), left - count
+                found, left = crc32(block[:count], found), left - count
             # a stored CRC of 0 is how torch.save writes that it computed none
             yield name, True if found == info.CRC else (None if info.CRC == 0 else False)
 

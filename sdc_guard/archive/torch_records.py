@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
+from ..digest.crc32 import crc32
 from ..errors import CheckpointUnreadable
 from .inert_pickle import MOST_BYTES, InertUnpickler, Storage
 from .torch_damage import why_unreadable
@@ -107,7 +108,7 @@ class TorchRecords:
         """
         found = 0
         for piece in self.chunks(name):
-            found = zlib.crc32(piece, found)
+            found = crc32(piece, found)
         expected = self.records[name].CRC
         return None if expected == 0 and found != 0 else found == expected
 

@@ -1,0 +1,42 @@
+"""`sdc-bisect doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sdc_guard.commands.group import json_option, json_text
+
+
+@click.command("doctor")
+@click.argument("path", type=click.Path(path_type=Path))
+@json_option
+def doctor_command(path: Path, as_json: bool) -> None:
+    """Say what can be read in PATH, and what may stand in the way.
+
+    Which formats there are, which packages are missing, whether the file system is this machine's
+    own, whether times of modification can be right, and what may not be read or written. It reads
+    no tensors and changes nothing.
+    """
+    from ..archive_health import (
+        clock_troubles,
+        file_system,
+        formats,
+        is_local,
+        missing_packages,
+        permission_troubles,
+    )
+    from ..index import index
+
+    found = index(path)
+    kind = file_system(path)
+    warnings = [*clock_troubles(found), *permission_troubles(found)]
+    if kind and not is_local(kind):
+        warnings.append(f"on {kind}, which may not be this machine's own: reading may be slow")
+    told = {"formats": formats(found), "file_system": kind, "missing": missing_packages()}
+    if as_json:
+        click.echo(json_text("sdc-bisect.doctor", **told, warnings=warnings))
+        return
+    lines = [*told["formats"], f"file system: {kind or 'not known'}", *told["missing"]]
+    click.echo("\n".join([*lines, *(f"warning: {line}" for line in warnings)]))

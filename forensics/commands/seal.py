@@ -1,0 +1,43 @@
+"""`sdc-bisect seal`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from sdc_guard.commands.group import json_option, json_text
+from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE
+
+_GUARD = "sdc-guard"
+
+
+@click.command("seal")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--again", is_flag=True, help="Replace seals that are there already.")
+@json_option
+def seal_command(path: Path, again: bool, as_json: bool) -> None:
+    """Write down what the files of each checkpoint in PATH are now, for `scan` to prove later.
+
+    Beside each checkpoint it leaves NAME.sdc-seal.json with the size and xxh3-128 of its files;
+    the files themselves are not touched. A seal says nothing of what happened before it was
+    written, and it shows accidents, not forgery. The archive of `guard.checkpoint` has manifests
+    already. What cannot be read, or is damaged by its own checksums, is not sealed.
+
+    Exit codes: 0 all are sealed, 5 something was not.
+
+    \b
+    Examples:
+      sdc-bisect seal checkpoints
+      sdc-bisect scan checkpoints
+    """
+    from ..index import index
+    from ..sealing import sealed
+
+    rows = [sealed(one, again) for one in index(path) if one.format != _GUARD]
+    if as_json:
+        click.echo(json_text("sdc-bisect.seal", checkpoints=[row.as_dict() for row in rows]))
+    else:
+        click.echo("\n".join(f"{row.step:>10}  {row.what}" for row in rows) or "nothing to seal")
+    sys.exit(0 if all(row.done for row in rows) else EXIT_ARCHIVE_INCOMPLETE)

@@ -1,0 +1,89 @@
+"""`sdc-bisect run` on archives that no guard recorded: weaker judges, and what they cannot see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from sdc_guard.errors import ArchiveIncomplete, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sdc_guard.store.trace_reader import TraceReader
+
+    from ..checkpoint import Checkpoint
+    from ..oracles.judgement import Oracle
+    from ..result import Result
+    from ..search.asked import Asked
+
+JUDGES: Final = ("integrity", "consistency", "statistics")
+_ONLY_BYTES: Final = (
+    "by checksums: that the training was sound before it was saved is not looked at "
+    "(--oracle statistics)"
+)
+_ONLY_VALUES: Final = "a statistic suspects and does not prove; small faults it does not see"
+
+
+def judge_of(
+    name: str, candidates: Sequence[Checkpoint], asked: Asked, trace: TraceReader | None = None
+) -> Oracle:
+    """The judge of that name.
+
+    Raises:
+        UsageError: chance is to have a part, and it says the same each time.
+    """
+    from ..oracles.consistency import ConsistencyOracle
+    from ..oracles.integrity import IntegrityOracle
+    from ..oracles.statistics import StatisticsOracle
+
+    if asked.by_chance:
+        raise UsageError(
+            "it says the same of a checkpoint each time: --noisy and --repeat are for a command",
+            next_step="sdc-bisect run ARCHIVE --noisy -- python check.py {ckpt}",
+        )
+    if name in ("integrity", "auto"):
+        return IntegrityOracle()
+    if name == "consistency":
+        return ConsistencyOracle(candidates, trace)
+    return StatisticsOracle(candidates)
+
+
+def judged_in_turn(
+    candidates: Sequence[Checkpoint], asked: Asked, search: Callable[[Oracle], Result]
+) -> Result:
+    """Search by what proves and is cheap first: checksums, then the values.
+
+    Args:
+        candidates: by step.
+        asked: the search's options.
+        search: carries out a search with one judge.
+
+    Raises:
+        ArchiveIncomplete: neither can judge any of them.
+    """
+    proven, unproven = None, _ends_unproven(candidates)
+    if not unproven:
+        try:
+            proven = search(judge_of("integrity", candidates, asked))
+        except ArchiveIncomplete as error:
+            unproven = error.what.partition(": ")[2]
+    if proven is not None and proven.first_corrupt is not None:
+        return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES))
+    suspected = search(judge_of("statistics", candidates, asked))
+    if proven is None:
+        said = (f"not proven: {unproven}",)
+    else:
+        said = ("the bytes of those judged fit their checksums",)
+    return replace(suspected, evidence=(*suspected.evidence, *said, _ONLY_VALUES))
+
+
+def _ends_unproven(candidates: Sequence[Checkpoint]) -> str:
+    """Why checksums cannot judge the archive, by its first and last readable checkpoint; or ""."""
+    from ..oracles.integrity import IntegrityOracle
+
+    readable = [one for one in candidates if one.readable]
+    ends = [IntegrityOracle().judge(one) for one in (*readable[:1], *readable[-1:])]
+    if ends and all(judgement.verdict == "untestable" for judgement in ends):
+        return ends[0].reason
+    return ""

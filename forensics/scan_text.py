@@ -1,0 +1,63 @@
+"""What `sdc-bisect scan` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from .scanning import Scanned, not_checkable
+
+_STATUSES = ("corrupt", "suspect", "clean", "untested")
+_MOST_NAMED = 6  # tensors in a line
+_MOST_FOREIGN = 2
+
+
+def scan_line(one: Scanned) -> str:
+    """A checkpoint's line: step, verdict, why, and in brackets what is worth telling."""
+    checkpoint = one.checkpoint
+    verdict = one.status if one.readable else "unreadable"
+    reasons = f"  {'; '.join(one.reasons)}" if one.reasons else ""
+    told = [*checkpoint.notes, *_not_evaluated(one)]
+    notes = f"  ({'; '.join(told)})" if told else ""
+    return f"{checkpoint.step:>10}  {verdict:<10}{reasons}{notes}".rstrip()
+
+
+def scan_lines(found: Sequence[Scanned]) -> list[str]:
+    """A line for each checkpoint, and a summary."""
+    return [line for one in found for line in (scan_line(one), *_parts(one))] + summary(found)
+
+
+def _not_evaluated(one: Scanned) -> list[str]:
+    if not one.foreign:
+        return []
+    named = [f"{name} ({kind})" for name, kind in list(one.foreign.items())[:_MOST_FOREIGN]]
+    more = f" and {len(one.foreign) - _MOST_FOREIGN:,} more"
+    return [f"not evaluated: {', '.join(named)}{more * (len(one.foreign) > _MOST_FOREIGN)}"]
+
+
+def _parts(one: Scanned) -> list[str]:
+    """The damaged and the intact tensors of a corrupt checkpoint, by name."""
+    if one.status != "corrupt":
+        return []
+    sound = one.intact or one.unchecked
+    what = "intact" if one.intact else "not damaged as far as it can be seen"
+    lines = [f"{'':>12}damaged: {_few(list(one.damaged))}"]
+    return [*lines, f"{'':>12}{what}: {_few(sound)}"] if sound else lines
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def summary(found: Sequence[Scanned]) -> list[str]:
+    """How many there are of each verdict, how much was read, and what could not be checked."""
+    counts = Counter(one.status if one.readable else "unreadable" for one in found)
+    named = [f"{counts[name]:,} {name}" for name in (*_STATUSES, "unreadable") if counts[name]]
+    size = sum(one.bytes for one in found)
+    noun = "checkpoint" if len(found) == 1 else "checkpoints"
+    lines = [f"{len(found):,} {noun}: {', '.join(named)}; {size:,} bytes read"]
+    lines += [f"not checkable: {line}" for line in not_checkable(found)]
+    if counts["suspect"]:
+        lines.append("suspect is no proof: it is what contradicts itself, or looks unusual")
+    return lines

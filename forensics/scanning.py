@@ -1,0 +1,144 @@
+"""Judging every checkpoint of an archive by all that can be told without a guard's trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+from .checkpoint import Checkpoint, Status
+from .executors.local import Local
+from .oracles.consistency import ConsistencyOracle
+from .oracles.integrity import Bytes, read_bytes
+from .oracles.judgement import Judgement, Oracle
+from .oracles.neighbours import Neighbours
+from .oracles.statistics import StatisticsOracle
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What was found of one checkpoint.
+
+    Attributes:
+        checkpoint: as the index has it.
+        status: corrupt where an exact comparison says so; suspect where a contradiction or a
+            statistic does, or the guard did when it was saved; clean where each tensor fits a
+            checksum; else untested.
+        reasons: for the status, or of what could not be checked.
+        damaged: tensor, file or record to what is wrong with it.
+        intact: tensors that fit a checksum.
+        unchecked: tensors that have none.
+        bytes: that were read.
+        foreign: what is neither tensor nor number, and not evaluated, with its type's name.
+    """
+
+    checkpoint: Checkpoint
+    status: Status
+    reasons: tuple[str, ...]
+    readable: bool = True
+    damaged: dict[str, str] = field(default_factory=dict)
+    intact: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    bytes: int = 0
+    foreign: dict[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The checkpoint in JSON output."""
+        one = replace(
+            self.checkpoint, status=self.status, reasons=self.reasons, readable=self.readable
+        )
+        return {
+            **one.as_dict(),
+            "damaged": self.damaged,
+            "intact": list(self.intact),
+            "unchecked": list(self.unchecked),
+            "bytes": self.bytes,
+            "not_evaluated": self.foreign,
+        }
+
+
+def scanned(
+    found: Sequence[Checkpoint],
+    jobs: int = 1,
+    *,
+    statistics: bool | None = None,
+    tell: Callable[[Scanned], None] = lambda _: None,
+) -> list[Scanned]:
+    """Judge each checkpoint.
+
+    Args:
+        found: by step.
+        jobs: read so many at once.
+        statistics: look at the values of all of them, or of none; None for those that no checksum
+            proves.
+        tell: called with each as soon as it is judged, in any order where there are several jobs.
+    """
+    near = Neighbours(found)
+    judges: list[Oracle] = [ConsistencyOracle(found, near=near)]
+    values = StatisticsOracle(found, near=near)
+
+    def judge(place: int) -> Scanned:
+        one = found[place]
+        read = read_bytes(one)
+        suspecting = list(judges)
+        if statistics or (statistics is None and read.judgement.verdict == "untestable"):
+            suspecting.append(values)
+        answer = _joined(one, read, [oracle.judge(one) for oracle in _if_read(read, suspecting)])
+        content = near.content(one)
+        return (
+            answer if isinstance(content, str) else replace(answer, foreign=dict(content.foreign))
+        )
+
+    answers: dict[int, Scanned] = {}
+    for place, answer in Local(jobs).run(judge, range(len(found))):
+        answers[place] = answer
+        tell(answer)
+    return [answers[place] for place in range(len(found))]
+
+
+def _if_read(read: Bytes, judges: Sequence[Oracle]) -> Iterator[Oracle]:
+    """Who is asked further: nobody of damaged bytes, or of none."""
+    if read.integrity is not None and read.judgement.verdict != "corrupt":
+        yield from judges
+
+
+def _joined(one: Checkpoint, read: Bytes, further: Sequence[Judgement]) -> Scanned:
+    found = read.integrity
+    if found is None:
+        reasons = tuple(dict.fromkeys((*one.reasons, *(() if one.reasons else (read.reason,)))))
+        return Scanned(one, "untested", reasons, readable=False)
+    suspicions = [judgement.reason for judgement in further if judgement.verdict == "corrupt"]
+    if read.judgement.verdict == "corrupt":
+        status: Status = "corrupt"
+        reasons = (read.reason, *one.reasons)
+    elif suspicions or one.status == "suspect":
+        status = "suspect"
+        reasons = (*one.reasons, *suspicions)
+    elif read.judgement.verdict == "clean":
+        status, reasons = "clean", one.reasons
+    else:
+        status, reasons = "untested", (*one.reasons, read.reason)
+    return Scanned(
+        one, status, tuple(dict.fromkeys(reasons)), True,
+        dict(found.damaged), found.intact, found.unchecked, found.bytes,
+    )  # fmt: skip
+
+
+def not_checkable(found: Sequence[Scanned]) -> list[str]:
+    """A line for each format of which something has no checksum."""
+    lines = []
+    by_format = sorted(found, key=lambda one: one.checkpoint.format)
+    for format, group in groupby(by_format, key=lambda one: one.checkpoint.format):
+        readable = [one for one in group if one.readable and one.unchecked]
+        if not readable:
+            continue
+        count = len(readable)
+        which = "1 checkpoint" if count == 1 else f"{count:,} checkpoints"
+        if any(one.intact for one in readable):
+            most = max(len(one.unchecked) for one in readable)
+            what = f"up to {most:,} tensors have no checksum: only their structure was checked"
+        else:
+            what = f"no checksum in {format}: only its structure was checked"
+        lines.append(f"{which}: {what}")
+    return lines

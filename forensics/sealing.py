@@ -1,0 +1,63 @@
+"""Sealing a checkpoint that another program wrote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sdc_guard.errors import CheckpointUnreadable
+
+from .checkpoint import Checkpoint
+from .oracles.integrity import read_bytes
+from .seals import seal_path, write_seal
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """What was done with one checkpoint.
+
+    Attributes:
+        step: of the checkpoint.
+        path: its own.
+        done: whether it has a seal now.
+        what: in words.
+    """
+
+    step: int
+    path: str
+    done: bool
+    what: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """In JSON output."""
+        return {"step": self.step, "path": self.path, "sealed": self.done, "what": self.what}
+
+
+def sealed(one: Checkpoint, again: bool = False) -> Sealed:
+    """Seal a checkpoint that is sound as far as it can be seen.
+
+    Args:
+        one: the checkpoint.
+        again: take the place of a seal that is there.
+
+    Raises:
+        UsageError: the seal cannot be written.
+    """
+
+    def told(done: bool, what: str) -> Sealed:
+        return Sealed(one.step, str(one.path), done, what)
+
+    place = seal_path(one)
+    if place.exists() and not again:
+        return told(True, f"sealed already: {place.name}")
+    if again:
+        place.unlink(missing_ok=True)  # what it says must not count against what is there now
+    read = read_bytes(one)
+    if read.integrity is None or read.judgement.verdict == "corrupt":
+        return told(False, f"not sealed: {read.reason}")
+    try:
+        seal = write_seal(one, (*read.integrity.intact, *read.integrity.unchecked))
+    except CheckpointUnreadable as error:
+        return told(False, f"not sealed: {error.what}")
+    count = len(seal.files)
+    return told(True, f"sealed {count} {'file' if count == 1 else 'files'} in {place.name}")
