@@ -1,0 +1,155 @@
+"""The tensors of one safetensors file: read when they are asked for, or all to see if they can."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import torch
+
+from sdc_guard.errors import CheckpointUnreadable
+
+from ..content import Integrity, StoredTensor
+from .safetensors_header import Entry, Header
+
+_PIECE: Final = 1 << 20  # bytes read at once
+_NO_ALIAS: Final = frozenset({"step", "global_step", "format"})
+
+_TORCH: Final = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16",
+    "U32": "uint32", "I32": "int32", "U64": "uint64", "I64": "int64",
+    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F4": "float4_e2m1fn_x2",
+}  # fmt: skip
+
+
+def tensors(path: Path, header: Header) -> dict[str, StoredTensor]:
+    """The tensors of a file by name.
+
+    Data types of 6 bits, which torch has none for, and any other that this torch lacks, are given
+    as uint8 of shape (bytes,): bits can be compared, values cannot. Two elements of 4 bits are one
+    of torch's, as the library has it.
+    """
+    return {entry.name: _stored(path, header.start, entry) for entry in header.entries}
+
+
+def _stored(path: Path, start: int, entry: Entry) -> StoredTensor:
+    dtype, shape = _form(entry)
+    read = partial(_read, path, start + entry.begin, entry, dtype, shape)
+    return StoredTensor(dtype, shape, (path,), read)
+
+
+def _form(entry: Entry) -> tuple[torch.dtype, tuple[int, ...]]:
+    dtype = vars(torch).get(_TORCH.get(entry.dtype, ""))
+    shape = entry.shape
+    if entry.dtype == "F4" and shape:
+        dtype = dtype if shape[-1] % 2 == 0 else None
+        shape = (*shape[:-1], shape[-1] // 2)
+    if not isinstance(dtype, torch.dtype):
+        return torch.uint8, (entry.end - entry.begin,)
+    return dtype, shape
+
+
+def _read(
+    path: Path, start: int, entry: Entry, dtype: torch.dtype, shape: tuple[int, ...]
+) -> torch.Tensor:
+    """Map it: read into fresh memory it takes several times as long. Writes stay in memory."""
+    size = entry.end - entry.begin
+    if not size:
+        return torch.empty(shape, dtype=dtype)
+    before = start % mmap.ALLOCATIONGRANULARITY
+    try:
+        with path.open("rb") as file:
+            there = os.fstat(file.fileno()).st_size - start
+            if there < size:
+                raise _unreadable(path, entry, _short(max(0, there), size))
+            content = mmap.mmap(
+                file.fileno(), before + size, access=mmap.ACCESS_COPY, offset=start - before
+            )
+    except OSError as error:
+        raise _unreadable(path, entry, error.strerror or str(error)) from None
+    raw = torch.frombuffer(content, dtype=torch.uint8, count=size, offset=before)
+    if raw.data_ptr() % dtype.itemsize:  # the format does not promise that tensors are aligned
+        raw = raw.clone()
+    return raw.view(dtype).reshape(shape)
+
+
+def _unreadable(path: Path, entry: Entry, reason: str) -> CheckpointUnreadable:
+    return CheckpointUnreadable(
+        f"tensor {entry.name} cannot be read: {reason}", where=str(path),
+        next_step="use another checkpoint",
+    )  # fmt: skip
+
+
+def _short(found: int, size: int) -> str:
+    return f"{found:,} of its {size:,} bytes are there"
+
+
+def aliases(metadata: Mapping[str, str], names: Mapping[str, StoredTensor]) -> dict[str, str]:
+    """Names whose tensor is stored under another, as `save_model` of the library notes it."""
+    return {
+        name: kept
+        for name, kept in metadata.items()
+        if kept in names and name not in names and name not in _NO_ALIAS
+    }
+
+
+def texts(metadata: Mapping[str, str], aliases: Mapping[str, str]) -> dict[str, str]:
+    """What else was saved beside the tensors, by dotted path."""
+    return {f"__metadata__.{key}": text for key, text in metadata.items() if key not in aliases}
+
+
+def check_tensors(path: Path, header: Header) -> Integrity:
+    """Read every byte of a file. The format has no checksums: what can be read is `unchecked`.
+
+    Raises:
+        CheckpointUnreadable: it cannot be opened.
+    """
+    damaged: dict[str, str] = {}
+    unchecked: list[str] = []
+    try:
+        with path.open("rb", buffering=0) as file:
+            read = _reading(file, header.start, min(_PIECE, header.held))
+            total = header.start
+            for entry in header.entries:
+                size = entry.end - entry.begin
+                count, error = read(entry.begin, size)
+                total += count
+                if count < size:
+                    damaged[entry.name] = error or _short(count, size)
+                else:
+                    unchecked.append(entry.name)
+            count, error = read(header.needed, header.trailing)
+            if error:
+                damaged[path.name] = f"bytes after the last tensor: {error}"
+    except OSError as error:
+        raise CheckpointUnreadable(
+            f"cannot be read: {error.strerror or error}", where=str(path)
+        ) from None
+    return Integrity(damaged, (), tuple(unchecked), total + count)
+
+
+def _reading(file: BinaryIO, start: int, piece: int) -> Callable[[int, int], tuple[int, str]]:
+    """A function that reads so many bytes from a place: how many were there, and the error."""
+    buffer = memoryview(bytearray(piece))
+
+    def read(at: int, size: int) -> tuple[int, str]:
+        done = 0
+        try:
+            file.seek(start + at)
+            while done < size:
+                count = file.readinto(buffer[: min(piece, size - done)])  # type: ignore[attr-defined] # because BinaryIO lacks what every binary file has
+                if not count:
+                    break
+                done += count
+        except OSError as error:
+            return done, error.strerror or str(error)
+        return done, ""
+
+    return read
