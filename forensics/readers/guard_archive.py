@@ -9,6 +9,7 @@ from sdc_guard.archive.manifest import FILE, Manifest
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
+from ..doubted import doubted
 
 FORMAT = "sdc-guard"
 _FOLDER = re.compile(r"step=(\d+)(-a\d+(\.\d+)?)?")
@@ -19,12 +20,13 @@ def find(path: Path) -> list[Checkpoint]:
     if path.is_file() and (path.parent / FILE).is_file():
         path = path.parent
     if (path / FILE).is_file():
-        return [_describe(path, 0)]
+        return doubted(path.parent, [_describe(path, 0)])
     if not path.is_dir():
         return []
     archive = path / "archive" if (path / "archive").is_dir() else path
     matches = ((_FOLDER.fullmatch(folder.name), folder) for folder in archive.iterdir())
-    return [_describe(folder, int(match[1])) for match, folder in matches if match]
+    found = [_describe(folder, int(match[1])) for match, folder in matches if match]
+    return doubted(archive, found)
 
 
 def _describe(folder: Path, named_step: int) -> Checkpoint:
