@@ -118,11 +118,10 @@ def _setting(mismatch: Mismatch) -> Reason | None:
 def _constant(mismatch: Mismatch) -> Reason | None:
     replayed = [pair.replay for pair in mismatch.losses]
     recorded = [pair.run for pair in mismatch.losses]
-    if not constant(replayed) and not constant(recorded):
+    if constant(replayed) == constant(recorded):
         return None
-    both = constant(replayed) and constant(recorded)
-    who = "run and replay give" if both else "the replay gives" if constant(replayed) else None
-    text = f"{who or 'the run gave'} the same loss at each step, whatever the batch"
+    who = "the replay gives" if constant(replayed) else "the run gave"
+    text = f"{who} the same loss at each step, whatever the batch"
     return Reason(
         f"{text}: an output that does not depend on its input",
         "does this build of torch compute on this device? sdc-guard selftest asks it",
