@@ -22,6 +22,7 @@ import argparse
 import multiprocessing
 import random
 import statistics
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -279,6 +280,8 @@ def each(
         site = sites[number % len(sites)]
         with tempfile.TemporaryDirectory(prefix="bisect-campaign-") as folder:
             run(site, seed + number, Path(folder), rows[site])
+        row = rows[site]
+        print(f"{number + 1}/{count} {site}: {row.step}/{row.scored}", file=sys.stderr, flush=True)
     return rows
 
 
@@ -308,10 +311,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="bisect-campaign-") as folder:
             accused += clean_run(args.seed + 20_000 + number, Path(folder))[0]
     print(f"clean runs accused: {accused} of {args.clean}")
-    with tempfile.TemporaryDirectory(prefix="bisect-campaign-") as folder:
-        ratios = replay_cost(args.seed, Path(folder), args.rounds)
-    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-    print(f"a replayed step over a step of the run: {statistics.median(ratios):.2f} ({spread})")
+    if args.rounds:
+        with tempfile.TemporaryDirectory(prefix="bisect-campaign-") as folder:
+            ratios = replay_cost(args.seed, Path(folder), args.rounds)
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        print(f"a replayed step over a step of the run: {statistics.median(ratios):.2f} ({spread})")
     for text in missed:
         print(f"  {text}")
 

@@ -137,6 +137,12 @@ def _not_restored(mismatch: Mismatch) -> Reason | None:
             f"the state is not the one that was saved: {names} differ before step {found.step}",
             "restore the state of model and optimizer, each into the same object",
         )
+    if found.step == mismatch.first and (buffers := _only_buffers(found)):
+        return Reason(
+            f"buffers are not restored: after the first step buffer {', '.join(buffers[:3])} "
+            "differ, and nothing else",
+            "load the model's buffers with its parameters",
+        )
     if found.batch:
         where = "" if len(found.ranks) != 1 else f" on rank {found.ranks[0]}"
         return Reason(
@@ -149,6 +155,13 @@ def _not_restored(mismatch: Mismatch) -> Reason | None:
     if found.scale:
         return Reason("the loss scales differ", "restore the gradient scaler")
     return None
+
+
+def _only_buffers(found: StepDifference) -> list[str]:
+    """Names of the buffers that differ after a step, if nothing else does."""
+    other = found.batch or found.loss or found.gradients or found.before or found.lr
+    buffers = [item.name for item in found.after if item.kind == "buffer"]
+    return buffers if not other and len(buffers) == len(found.after) else []
 
 
 def _computed(mismatch: Mismatch) -> Reason:

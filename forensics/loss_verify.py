@@ -81,9 +81,6 @@ class LossVerifier:
         self.tell(f"first difference at step {step}: {found.difference.what}")
         origin = earlier or start
         second = self._losses("replay-2", origin, step)
-        repeated = compare_losses(first, second, start.step + 1, step)
-        if repeated.difference is not None:
-            raise _not_reproducible(repeated, origin, repeats=False)
         calibrated = earlier is not None
         if earlier is not None:
             again = self._compare(second, origin.step + 1, step)
@@ -94,6 +91,9 @@ class LossVerifier:
             if later is not None:
                 self._calibrate(*later)
             calibrated = later is not None
+        repeated = compare_losses(first, second, start.step + 1, step)
+        if repeated.difference is not None:
+            raise _not_reproducible(repeated, origin, repeats=False)
         return self._differs(start, found, calibrated)
 
     def _losses(self, name: str, start: Checkpoint, until: int) -> Losses:

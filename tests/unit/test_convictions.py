@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,9 @@ from sdc_guard.archive.convictions import (
     doubts,
     read_convictions,
 )
-from sdc_guard.archive.manifest import Manifest
+from sdc_guard.archive.manifest import Manifest, TensorEntry
 from sdc_guard.archive.save import save_checkpoint
+from sdc_guard.digest import digest_tensor
 from sdc_guard.errors import ArchiveIncomplete
 from sdc_guard.store.run_file import Attempt, RunFile
 
@@ -36,8 +36,8 @@ def archive(run: Path, steps: dict[int, list[int]], attempts: list[tuple[int, in
     for attempt, saved in steps.items():
         for step in saved:
             payload = {"step": step, "w": torch.ones(2)}
-            folder, manifest = save_checkpoint(run / "archive", step, attempt, payload, {}, [])
-            replace(manifest, status="clean", reasons=()).write(folder)
+            expected = {"w": TensorEntry.of(digest_tensor(payload["w"]), "param", "w")}
+            save_checkpoint(run / "archive", step, attempt, payload, expected, [])
     return run / "archive"
 
 
