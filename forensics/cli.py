@@ -6,43 +6,21 @@ torch and duckdb are imported inside the commands, so that `--help` answers at o
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from sdc_guard.commands.group import OneLineErrors, json_option, json_text
-from sdc_guard.errors import (
-    EXIT_ARCHIVE_INCOMPLETE,
-    EXIT_RANGE_ONLY,
-    ArchiveIncomplete,
-    UsageError,
-)
+from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE, UsageError
 from sdc_guard.lake.location import is_lake
 
-from .commands.answering import answer, progress
 from .commands.diff import diff_command
 from .commands.doctor import doctor_command
-from .commands.opening import (
-    attempt_option,
-    command_argument,
-    of_lineage,
-    opened,
-    run_argument,
-)
+from .commands.opening import opened
 from .commands.run import run_command
 from .commands.scan import scan_command
 from .commands.seal import seal_command
-
-if TYPE_CHECKING:
-    from sdc_guard.store.trace_reader import TraceReader
-
-    from .checkpoint import Checkpoint
-    from .interval import Interval
-    from .replay import ResumeCommand
-    from .result import Result
+from .commands.verify import verify_command
 
 
 @click.group(
@@ -73,6 +51,7 @@ main.add_command(scan_command)
 main.add_command(diff_command)
 main.add_command(seal_command)
 main.add_command(doctor_command)
+main.add_command(verify_command)
 
 
 @main.command("index")
@@ -102,81 +81,6 @@ def index_command(path: Path, as_json: bool) -> None:
     if unreadable:
         click.echo(f"sdc-bisect: cannot be judged: step {', '.join(unreadable)}", err=True)
         sys.exit(EXIT_ARCHIVE_INCOMPLETE)
-
-
-@main.command("verify")
-@run_argument
-@command_argument
-@click.option("--recorded", is_flag=True, help="Use the resume command recorded in run.json.")
-@click.option("--from", "start", type=int, help="Replay from the checkpoint of this step.")
-@click.option("--to", "until", type=int, help="Replay up to this step (last checkpoint).")
-@attempt_option
-@json_option
-def verify_command(
-    run: Path,
-    command: tuple[str, ...],
-    recorded: bool,
-    start: int | None,
-    until: int | None,
-    attempt: int | None,
-    as_json: bool,
-) -> None:
-    """Replay RUN from its last clean checkpoint and name the first step that differs.
-
-    COMMAND, after `--`, resumes the training script: {ckpt} is the checkpoint, {step} the last
-    step to run, {run} a folder for what the replay writes. The guard in the script records into
-    the session by itself. Without --from the interval is the bracket that `run` found last, or
-    else the one that the trace shows.
-
-    `exact` in the JSON output says that the fault happened at `first_corrupt`; else it lies after
-    `last_clean` and not after `first_corrupt`. `watched` is the share of the replayed digests
-    that the run had recorded, too.
-    """
-    from .bracket import find_bracket
-    from .interval import asked
-    from .journal import Session
-    from .oracles.trace import TraceOracle
-    from .recorded import last_recorded
-    from .result import STORED_BYTES
-    from .storage import storage_result
-    from .verify import Verifier
-    from .watched import Watch
-
-    with opened(run, attempt) as reader:
-        resume = _resume(reader, command, recorded)
-        candidates = of_lineage(reader, attempt)
-        if start is None:
-            if until is not None:
-                raise UsageError("--to needs --from", next_step="--from the step of a checkpoint")
-            bracket, interval = _bracket(reader, candidates, attempt)
-        else:
-            interval = asked(candidates, start, until, last_recorded(reader))
-            bracket = find_bracket([interval.start], TraceOracle(reader), None, progress)
-        if interval is None:
-            progress("nothing was replayed; --from STEP replays from that checkpoint all the same")
-            answer(bracket, as_json)
-            return
-        watched = Watch(reader).watched(interval.start.step).share
-        attempts = len(reader.run_file.attempts)
-    session = Session.new(run)
-    verifier = Verifier(run, attempt, resume, session, progress)
-    result = verifier.verify(interval.start, interval.until, interval.earlier)
-    if start is not None and bracket.first_corrupt is not None:
-        condition = f"on condition that checkpoint {start} is right, and it is not: "
-        result = replace(
-            result,
-            evidence=(condition + bracket.evidence[0], *result.evidence),
-            unsettled=EXIT_RANGE_ONLY,
-        )
-    elif bracket.kind == STORED_BYTES and result.first_corrupt is None:
-        corrupt = [item for item in candidates if item.step == bracket.first_corrupt]
-        if not corrupt:
-            raise ArchiveIncomplete(f"checkpoint {bracket.first_corrupt} is gone")
-        result = storage_result(corrupt[-1], interval.start.step, result)
-    if watched < 1:
-        result = _on_condition(result, interval.start.step, watched)
-    session.finish({**result.as_dict(), "attempts": attempts, "attempt": attempt})
-    answer(result, as_json)
 
 
 @main.command("report")
@@ -210,62 +114,6 @@ def report_command(run: str, output: Path | None, as_json: bool) -> None:
             raise UsageError(
                 f"the report cannot be written ({error.strerror})", where=str(output)
             ) from None
-
-
-def _on_condition(result: Result, start: int, watched: float) -> Result:
-    """Say on what the answer of a replay rests where the state before it was watched in part."""
-    from .watched import percent
-
-    share = f"{percent(watched)} of the state's transitions up to it were compared"
-    text = f"on condition that checkpoint {start} is right: {share}"
-    return replace(result, evidence=(*result.evidence, text))
-
-
-def _bracket(
-    reader: TraceReader, candidates: Sequence[Checkpoint], attempt: int | None
-) -> tuple[Result, Interval | None]:
-    """The bracket to replay: the one found last, else the one that the trace shows."""
-    from .bracket import find_bracket
-    from .chain import breaks
-    from .interval import asked, from_bracket, newest_bracket
-    from .journal import Session
-    from .oracles.trace import TraceOracle
-    from .recorded import from_trace
-    from .result import Result
-
-    attempts = len(reader.run_file.attempts)
-    known = newest_bracket(Session.all(reader.run), attempts, attempt)
-    if known is not None:
-        progress(f"the bracket that run found: ({known['last_clean']}, {known['first_corrupt']}]")
-        result = Result.of_bracket(known)
-    else:
-        result = find_bracket(candidates, TraceOracle(reader), None, progress)
-    if result.last_clean is None and (proven := from_trace(reader)) is not None:
-        return proven, None
-    if result.first_corrupt is not None:
-        return result, from_bracket(candidates, result.last_clean, result.first_corrupt)
-    # the training may have ended after the corruption and before its next checkpoint
-    later = [step for step, _, _ in breaks(reader) if step > (result.last_clean or 0)]
-    if later and result.last_clean is not None:
-        return result, asked(candidates, result.last_clean, later[0])
-    return result, None
-
-
-def _resume(reader: TraceReader, command: tuple[str, ...], recorded: bool) -> ResumeCommand:
-    from .replay import ResumeCommand
-
-    known = reader.run_file.resume
-    if command and recorded:
-        raise UsageError("give either --recorded or a command after --, not both")
-    if command:
-        return ResumeCommand(command)
-    if recorded and known:
-        return ResumeCommand.parse(known)
-    hint = "this run recorded none" if not known else f"--recorded runs what it recorded: {known}"
-    raise UsageError(
-        "how is the training resumed?",
-        next_step=f"sdc-bisect verify RUN -- python train.py --resume {{ckpt}} ...; {hint}",
-    )
 
 
 if __name__ == "__main__":

@@ -50,13 +50,16 @@ class Diagnosis:
     text: str
 
 
-def classify(found: StepDifference, tensors: int, known: Known | None = None) -> Diagnosis:
+def classify(
+    found: StepDifference, tensors: int, known: Known | None = None, world: int = 1
+) -> Diagnosis:
     """Name what happened from what differs first, in the order in which a step runs.
 
     Args:
         found: the first difference.
         tensors: number of tensors that the state has.
         known: how much of the state was compared; all of it by default.
+        world: number of ranks.
     """
     known = known or Known()
     if found.before:
@@ -72,7 +75,7 @@ def classify(found: StepDifference, tensors: int, known: Known | None = None) ->
     if found.scale:
         return Diagnosis("resume", "the loss scale was another one")
     if found.batch:
-        return Diagnosis("batch", "the batch was another one")
+        return Diagnosis("batch", _batch(found, world))
     if found.loss:
         if known.before:
             return Diagnosis("activation", "batch and state were equal, the loss was not")
@@ -93,6 +96,17 @@ def classify(found: StepDifference, tensors: int, known: Known | None = None) ->
             return Diagnosis("optimizer update", text)
         return _undetermined(text, Known(left=False))
     return Diagnosis("unknown", "only the recorded rows differ")
+
+
+def _batch(found: StepDifference, world: int) -> str:
+    if world == 1 or not 0 < len(found.ranks) < world:
+        return "the batch was another one"
+    ranks = ", ".join(map(str, found.ranks))
+    others = "the other's was" if world - len(found.ranks) == 1 else "the others' were"
+    return (
+        f"the batch of rank {ranks} was another one, {others} equal: the input differs, not the "
+        "model"
+    )
 
 
 def _gradients(found: StepDifference) -> str:
@@ -128,9 +142,3 @@ def verdict(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
         f"replayed on {now.get('host')}, the run was on {before.get('host')}: "
         "a replay on the run's own host would tell more",
     )
-
-
-def environment_note(changed: dict[str, Any]) -> str:
-    """What differs between two environments, in a line."""
-    parts = [f"{name} {before!r} → {now!r}" for name, (before, now) in changed.items()]
-    return "; ".join(parts) or "the recorded environments are equal"

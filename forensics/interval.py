@@ -14,11 +14,18 @@ from .journal import Session
 
 @dataclass(frozen=True)
 class Interval:
-    """Replay from `start` up to step `until`; `earlier` is the checkpoint before `start`."""
+    """Replay from `start` up to step `until`.
+
+    Attributes:
+        earlier: the checkpoint before `start`.
+        after: the checkpoints after `start`, each with the step of the next one, or the last one
+            recorded, to replay up to.
+    """
 
     start: Checkpoint
     until: int
     earlier: Checkpoint | None
+    after: tuple[tuple[Checkpoint, int], ...] = ()
 
 
 def newest_bracket(
@@ -41,9 +48,12 @@ def newest_bracket(
 
 
 def from_bracket(
-    candidates: Sequence[Checkpoint], last_clean: int | None, first_corrupt: int
+    candidates: Sequence[Checkpoint],
+    last_clean: int | None,
+    first_corrupt: int,
+    recorded: int | None = None,
 ) -> Interval:
-    """The interval between the two ends of a bracket.
+    """The interval between the two ends of a bracket; `recorded` is the last recorded step.
 
     Raises:
         ArchiveIncomplete: no clean checkpoint precedes the corruption.
@@ -53,7 +63,7 @@ def from_bracket(
             f"checkpoint {first_corrupt} is corrupt and no clean one is before it to replay from",
             next_step="the alerts of the run may name the step; see `sdc-bisect report`",
         )
-    return asked(candidates, last_clean, first_corrupt)
+    return asked(candidates, last_clean, first_corrupt, recorded)
 
 
 def asked(
@@ -86,4 +96,7 @@ def asked(
             )
         raise UsageError(f"nothing to replay from step {start} to step {end}: swapped?")
     before = [checkpoint for checkpoint in readable if checkpoint.step < start]
-    return Interval(chosen[-1], end, before[-1] if before else None)
+    after = [checkpoint for checkpoint in readable if checkpoint.step > start]
+    ends = [checkpoint.step for checkpoint in after[1:]] + ([recorded] if recorded else [])
+    spans = [(one, last) for one, last in zip(after, ends, strict=False) if last > one.step]
+    return Interval(chosen[-1], end, before[-1] if before else None, tuple(spans))

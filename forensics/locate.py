@@ -69,7 +69,7 @@ def locate(
     }
     wrong, right = (_digest(reader, key) for reader in (original, replayed))
     change, dtype = None, layer.dtype
-    path = captured_path(replayed.run, (difference.kind, layer.id))
+    path = captured_path(replayed.run, (difference.kind, layer.id), difference.rank)
     if wrong and right and path.is_file():
         content = path.read_bytes()
         dtype = _word_dtype(layer.dtype, len(content), layer.numel)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from sdc_guard.digest import SingleChange
 from sdc_guard.store.trace_reader import TraceReader
 
 from .chain import all_breaks
+from .counter_breaks import CounterBreak, counter_breaks, counter_result
 from .locate import LocatedTensor
 from .result import Result
 from .watched import Watch, percent
@@ -37,6 +39,9 @@ def from_trace(reader: TraceReader) -> Result | None:
     it was the first.
     """
     found = [item for item in all_breaks(reader) if item.within]
+    counter = next(iter(counter_breaks(reader)), None)
+    if counter is not None and not (found and found[0].step <= counter.step):
+        return _of_counter(reader, counter)
     if not found:
         return None
     step = found[0].step
@@ -61,6 +66,23 @@ def from_trace(reader: TraceReader) -> Result | None:
         tensors=tensors,
         kind="state at rest",
         verdict="undetermined",
+        evidence=(*evidence, "not replayed: no clean checkpoint is before it"),
+        watched=share,
+    )
+
+
+def _of_counter(reader: TraceReader, counter: CounterBreak) -> Result:
+    """The answer where a step counter that changed within a step is the first proof."""
+    result = counter_result(reader, counter)
+    share = Watch(reader).watched(counter.step).share
+    evidence = [*result.evidence]
+    if share < 1:
+        text = f"{percent(share)} of the state's transitions up to it were compared"
+        evidence.append(f"{text}: a fault before it may have gone unseen")
+    return replace(
+        result,
+        last_clean=result.last_clean if share == 1 else None,
+        exact=result.exact and share == 1,
         evidence=(*evidence, "not replayed: no clean checkpoint is before it"),
         watched=share,
     )

@@ -1,31 +1,39 @@
 """`sdc-bisect verify`: replay an interval and name the first step that differs.
 
 Two replays: the first finds the step and the tensors; the second must agree with the first, and
-keeps those tensors, from which element and bits are solved and proven against the trace.
+keeps those tensors, from which element and bits are solved and proven against the trace. Before
+what was computed is convicted, an interval besides must replay to the same bits: the one before,
+which the second replay begins with, or where there is none the one after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sdc_guard.detect.counters import KIND as COUNTER
 from sdc_guard.errors import ArchiveIncomplete, NotReproducible
 from sdc_guard.signals.capture import CaptureRequest
-from sdc_guard.signals.environment import differences
 from sdc_guard.store.reader import RunReader
 
 from .answer import Finding, equal_result, located_result
+from .calibration import Kept, Mismatch, because
 from .chain import carried
 from .checkpoint import Checkpoint
 from .compare import Comparison, StepDifference, compare
-from .diagnose import Diagnosis, Known, classify, environment_note, verdict
+from .counter_breaks import CounterBreak, counter_breaks, counter_result, is_consequence
+from .diagnose import Diagnosis, Known, classify, verdict
 from .journal import Session
+from .kept import kept_in
 from .locate import LocatedTensor, locate
+from .loss_pairs import loss_pairs
 from .recorded import solved_at
-from .replay import ResumeCommand, replay
+from .replay import Replayer, recorded_by_guard
 from .result import Result
+
+Span = tuple[Checkpoint, int]
+"""A checkpoint, and the last step to replay from it."""
 
 MOST_TENSORS = 12  # located by element; the rest of a difference that wide says nothing more
 
@@ -44,11 +52,17 @@ class Verifier:
 
     run: Path
     attempt: int | None
-    command: ResumeCommand
+    command: Replayer
     session: Session
     tell: Callable[[str], None]
 
-    def verify(self, start: Checkpoint, until: int, earlier: Checkpoint | None) -> Result:
+    def verify(
+        self,
+        start: Checkpoint,
+        until: int,
+        earlier: Checkpoint | None,
+        after: Sequence[Span] = (),
+    ) -> Result:
         """Replay the steps after `start` up to `until` and compare them with the trace.
 
         Args:
@@ -57,30 +71,39 @@ class Verifier:
             earlier: the clean checkpoint before `start`, or None. A difference in what is
                 computed is believed when replays from both checkpoints show the same: an inexact
                 resume depends on where it begins, a fault of the run does not.
+            after: what to calibrate by where there is no earlier one: checkpoints after `start`,
+                each with the last step to replay from it. A fault before one of them does not
+                keep it from replaying to the same bits.
 
         Raises:
             CommandFailed: the resume command fails or records nothing.
             NotReproducible: the replay differs for a reason that is not the run's.
             ArchiveIncomplete: the trace lacks the steps to compare with.
         """
-        first = start.step + 1
         folder = self._replay("replay-1", start, until)
-        comparison = self._compare(folder, first, until)
-        if comparison.difference is None:
-            return equal_result(comparison)
+        comparison = self._compare(folder, start, until)
         found = comparison.difference
         with self._original() as original:
-            chain = carried(original, found.step)
+            world = original.run_file.world_size
+            chain = {} if found is None else carried(original, found.step)
+            counter = self._counter(original, start.step, until)
+            if counter is not None and is_consequence(found, counter):
+                return counter_result(original, counter, found)
+        if found is None:
+            return equal_result(comparison)
         known = _known(comparison, found, chain)
-        diagnosis = classify(found, comparison.tensors, known)
+        diagnosis = classify(found, comparison.tensors, known, world)
         self.tell(f"first difference at step {found.step}: {diagnosis.kind}, {diagnosis.text}")
         unchanged = any(chain.get((x.rank, x.kind, x.name)) for x in found.before)
         if diagnosis.kind == "resume" or unchanged:  # the run had not changed it, the replay did
-            raise _inexact(start.path, diagnosis.text)
+            raise self._inexact(start, folder, comparison)
         at_rest = bool(found.before) and known.carried  # the run itself shows it
+        later = next((span for span in after if span[0].step >= found.step), None)
+        if not at_rest and earlier is None and later is not None:
+            self._calibrate(later)
         second = self._confirm(start, None if at_rest else earlier, found, folder)
         rung, why = self._verdict(diagnosis, second)
-        confirmed = at_rest or earlier is not None
+        confirmed = at_rest or earlier is not None or later is not None
         tensors = tuple(self._locate(found, second))
         left = len(found.first_tensors[1]) - len(tensors)
         finding = Finding(comparison, known, diagnosis, rung, why, confirmed, tensors, left)
@@ -91,9 +114,11 @@ class Verifier:
     ) -> Path:
         self.tell(f"{name}: steps {start.step + 1} to {until}, from {start.path.name}")
         self.session.note("replay", name=name, start=start.step, until=until)
-        return replay(self.command, start, until, self.session.folder / name, capture)
+        folder = self.session.folder / name
+        return recorded_by_guard(self.command.replay(start, until, folder, capture))
 
-    def _compare(self, folder: Path, first: int, last: int) -> Comparison:
+    def _compare(self, folder: Path, start: Checkpoint, last: int) -> Comparison:
+        first = start.step + 1
         with self._original() as original, RunReader(folder) as replayed:
             comparison = compare(original, replayed, first, last)
         if not comparison.steps or not comparison.tensors:
@@ -105,11 +130,26 @@ class Verifier:
         if comparison.not_restored:
             names = ", ".join(f"{item.kind} {item.name}" for item in comparison.not_restored[:3])
             text = f"{len(comparison.not_restored)} of {comparison.tensors} tensors are not those"
-            raise _inexact(folder, f"{text} that step {first - 1} left, {names} among them")
+            raise NotReproducible(
+                "not reproducible, because the resume does not restore what the run had: "
+                f"{text} that step {start.step} left, {names} among them",
+                where=str(folder),
+                next_step="restore model, buffers and optimizer, each into the same object",
+            )
         return comparison
 
     def _original(self) -> RunReader:
         return RunReader(self.run, attempt=self.attempt)
+
+    def _counter(self, original: RunReader, after: int, until: int) -> CounterBreak | None:
+        return next((x for x in counter_breaks(original) if after < x.step <= until), None)
+
+    def _calibrate(self, later: Span) -> None:
+        """Replay an interval that begins after the difference: it must not differ."""
+        start, until = later
+        comparison = self._compare(self._replay("calibration", start, until), start, until)
+        if comparison.difference is not None:
+            raise self._inexact(start, self.session.folder / "calibration", comparison)
 
     def _confirm(
         self,
@@ -132,36 +172,58 @@ class Verifier:
         if origin is not start:
             self._same_from(origin, start, found, second)
         with RunReader(first_replay) as one, RunReader(second) as two:
-            again = compare(one, two, start.step + 1, found.step).difference
-        if again is not None:
-            raise NotReproducible(
-                f"two replays of the same steps differ from each other at step {again.step}",
-                where=str(start.path),
-                next_step="make the script deterministic: seeds, generators, data order, kernels",
-            )
+            comparison = compare(one, two, start.step + 1, found.step)
+        if comparison.difference is not None:
+            raise self._inexact(start, second, comparison, of=first_replay, repeats=False)
         return second
 
     def _same_from(
         self, origin: Checkpoint, start: Checkpoint, found: StepDifference, second: Path
     ) -> None:
         """The replay from the earlier checkpoint must differ from the run at the same step."""
-        difference = self._compare(second, origin.step + 1, found.step).difference
-        if difference is not None and difference.step == found.step:
-            return
-        with self._original() as original, RunReader(second) as replayed:
-            before = original.run_file.environment(self.attempt)
-            note = environment_note(differences(before, replayed.run_file.environment()))
-        what = classify(found, 10**9).text
+        comparison = self._compare(second, origin, found.step)
+        difference = comparison.difference
         if difference is None:
-            text = f"step {found.step} replays as recorded from step {origin.step}, and not from"
-            text = f"{text} step {start.step} ({what}): the resume depends on where it begins"
-        else:
-            text = f"an interval without a finding, steps {origin.step + 1} to {difference.step},"
-            text = f"{text} does not replay to the same bits ({what}); {note}"
-        raise NotReproducible(
-            text,
-            where=str(start.path),
-            next_step="restore generators, scheduler and data position; same threads and devices",
+            what = classify(found, 10**9).text
+            raise NotReproducible(
+                f"not reproducible, because the resume depends on where it begins: step "
+                f"{found.step} replays as recorded from step {origin.step}, and not from step "
+                f"{start.step} ({what})",
+                where=str(start.path),
+                next_step="restore generators, scheduler and data position",
+            )
+        if difference.step != found.step:
+            raise self._inexact(origin, second, comparison)
+
+    def _inexact(
+        self,
+        start: Checkpoint,
+        folder: Path,
+        comparison: Comparison,
+        *,
+        of: Path | None = None,
+        repeats: bool | None = None,
+    ) -> NotReproducible:
+        """The error for steps from `start` on that should have replayed to the same bits.
+
+        Args:
+            folder: the replay.
+            of: another replay that it was compared with; by default the run itself.
+        """
+        found = comparison.difference
+        assert found is not None
+        first = start.step + 1
+        with RunReader(of) if of else self._original() as one, RunReader(folder) as replayed:
+            before = one.run_file.environment(None if of else self.attempt)
+            rank = found.ranks[0] if found.ranks else 0
+            losses = loss_pairs(one, replayed, first, comparison.last, rank)
+            now = replayed.run_file.environment()
+        kept = kept_in(start) if found.step == first else Kept()
+        reason = because(Mismatch(first, found, before, now, losses, repeats, kept))
+        return NotReproducible(
+            f"not reproducible, because {reason.text}",
+            where=f"steps {first} to {comparison.last}, from {start.path}",
+            next_step=reason.next_step,
         )
 
     def _locate(self, found: StepDifference, second: Path) -> list[LocatedTensor]:
@@ -190,12 +252,4 @@ def _known(
         before=found.step in comparison.whole_before,
         left=comparison.known_up_to(found.step) == found.step - 1,
         carried=all((x.rank, x.kind, x.name) in chain for x in found.before),
-    )
-
-
-def _inexact(where: Path, what: str) -> NotReproducible:
-    return NotReproducible(
-        f"the resume does not restore what the run had: {what}",
-        where=str(where),
-        next_step="restore model, optimizer, scheduler, generators and data position",
     )

@@ -536,7 +536,8 @@ class Guard:
             if not self._too_early:
                 self._collector.backward_ended()
             if self._request:
-                self._request.keep(self.run, self._step, "before", self._collector.gradients())
+                place = (self.run, self._place.rank, self._step, "before")
+                self._request.keep(*place, self._collector.gradients())
             self._checks.backward_ended(self._step)
             self._hooks.backward_ended()
 
@@ -677,7 +678,8 @@ class Guard:
 
     def _keep(self, phase: str) -> None:
         if self._request:
-            self._request.keep(self.run, self._step, phase, self._collector.state.tensors())
+            place = (self.run, self._place.rank, self._step, phase)
+            self._request.keep(*place, self._collector.state.tensors())
 
     def _tell(self, line: str) -> None:
         """Say once what cannot be seen, in the log and in the run."""

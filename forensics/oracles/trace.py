@@ -13,6 +13,7 @@ from sdc_guard.store.trace_reader import TraceReader
 
 from ..chain import all_breaks
 from ..checkpoint import Checkpoint
+from ..counter_breaks import counter_breaks
 from ..watched import Watch, percent
 from .judgement import Judgement
 
@@ -44,6 +45,7 @@ class TraceOracle:
         self._reader = reader
         found = all_breaks(reader)
         self._breaks = [item for item in found if item.within]
+        self._counters = counter_breaks(reader)
         self._resumed_elsewhere = [item for item in found if not item.within]
         self._watch = Watch(reader)
 
@@ -64,11 +66,22 @@ class TraceOracle:
                     f"{in_words(found.kind)} {found.layer} changed {between}, outside the optimizer"
                 )
                 return Judgement("corrupt", reason, watched=share)
+        if (counted := self._counted(manifest.trace_step)) is not None:
+            return replace(counted, watched=share)
         if not stored.sound:
             reason = f"stored bytes: {stored.reasons()[0]}"
             return Judgement("corrupt", reason, stored_bytes=True, watched=share)
         judgement = self._incomplete(manifest) or self._against_trace(checkpoint, manifest)
         return replace(judgement, watched=share)
+
+    def _counted(self, step: int) -> Judgement | None:
+        """By the step counters that changed within a step."""
+        for found in self._counters:
+            if found.step <= step:
+                return Judgement("corrupt", found.text)
+            if found.last_clean < step:
+                return Judgement("untestable", found.text)
+        return None
 
     def _incomplete(self, manifest: Manifest) -> Judgement | None:
         """Untestable where the record up to the checkpoint has a gap."""

@@ -14,7 +14,8 @@ from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
-from .hf_layout import names_in
+from ..doubted import doubted
+from .listing import names_in
 from .reader import Reader
 from .torch_zip import check_file, open_file
 
@@ -27,13 +28,13 @@ def find(path: Path) -> list[Checkpoint]:
     if path.is_file() and (path.parent / FILE).is_file():
         path = path.parent
     if (path / FILE).is_file():
-        return [_describe(path, 0)]
+        return doubted(path.parent, [_describe(path, 0)])
     if not path.is_dir():
         return []
     archive = path / "archive" if (path / "archive").is_dir() else path
     matches = ((_FOLDER.fullmatch(folder.name), folder) for folder in archive.iterdir())
     named = [(folder, int(match[1])) for match, folder in matches if match]
-    return [_describe(folder, step) for folder, step in named if _is_own(folder)]
+    return doubted(archive, [_describe(folder, step) for folder, step in named if _is_own(folder)])
 
 
 def _is_own(folder: Path) -> bool:

@@ -18,6 +18,7 @@ from ..errors import (
 from ..store.lineage import lineage
 from ..store.run_file import RunFile
 from .compare import check_bytes, compare_tensors
+from .convictions import attempts_of, doubts, read_convictions
 from .manifest import FILE, Manifest
 from .save import tensors_in
 
@@ -26,10 +27,20 @@ _log = logging.getLogger("sdc_guard")
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint folder and its manifest."""
+    """A checkpoint folder and its manifest.
+
+    Attributes:
+        doubts: what was proven against it after it was sealed.
+    """
 
     folder: Path
     manifest: Manifest
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        """Sealed as clean, and not doubted since."""
+        return self.manifest.status == "clean" and not self.doubts
 
 
 def checkpoints(archive: Path) -> list[Found]:
@@ -38,11 +49,14 @@ def checkpoints(archive: Path) -> list[Found]:
     A folder without a readable manifest is not among them.
     """
     found = []
+    convictions, attempts = read_convictions(archive), attempts_of(archive)
     for folder in archive.glob("step=*"):
         try:
-            found.append(Found(folder, Manifest.read(folder)))
+            manifest = Manifest.read(folder)
         except CheckpointUnreadable:
             continue
+        against = doubts(folder, manifest, convictions, attempts)
+        found.append(Found(folder, manifest, tuple(against)))
     return sorted(
         found, key=lambda item: (item.manifest.step, item.manifest.attempt, item.manifest.created)
     )
@@ -54,7 +68,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     Args:
         path: a checkpoint's folder; or a run's or an archive's folder, whose newest clean
             checkpoint is then taken, passing over the others aloud. Of a run that was resumed,
-            the checkpoints that a later attempt superseded do not count.
+            the checkpoints that a later attempt superseded do not count. Nor do those that a
+            replay has convicted since (convictions.jsonl).
 
     Returns:
         what was given to `guard.checkpoint`, as state dicts, and "step"; tensors on the CPU.
@@ -70,12 +85,13 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     if not (folder / FILE).is_file() and folder.is_dir():
         folder = _newest_clean(folder)
     manifest = Manifest.read(folder)
-    if manifest.status != "clean":
+    against = doubts(folder, manifest, read_convictions(folder.parent), attempts_of(folder.parent))
+    if manifest.status != "clean" or against:
         _log.warning(
             "SDC Guard: checkpoint of step %d is %s: %s",
             manifest.step,
-            manifest.status,
-            "; ".join(manifest.reasons),
+            "suspect" if manifest.status == "clean" else manifest.status,
+            "; ".join([*manifest.reasons, *against]),
         )
     sound = check_bytes(folder, manifest)
     if sound.sound:
@@ -108,7 +124,7 @@ def _newest_clean(folder: Path) -> Path:
     found = checkpoints(archive)
     spans = _lineage(archive.parent)
     live = [item for item in found if _counts(item.manifest, spans)]
-    clean = [item for item in live if item.manifest.status == "clean"]
+    clean = [item for item in live if item.clean]
     if not clean:
         superseded = len(found) - len(live)
         also = f", {superseded} of them of superseded attempts" if superseded else ""
@@ -119,9 +135,14 @@ def _newest_clean(folder: Path) -> Path:
         )
     chosen = clean[-1]
     for item in found[found.index(chosen) + 1 :]:
-        why = item.manifest.status if item in live else "superseded by a later attempt"
-        _log.warning("SDC Guard: passed over step %d, %s", item.manifest.step, why)
+        _log.warning("SDC Guard: passed over step %d, %s", item.manifest.step, _why(item, live))
     return chosen.folder
+
+
+def _why(passed: Found, live: list[Found]) -> str:
+    if passed not in live:
+        return "superseded by a later attempt"
+    return "; ".join(passed.doubts) if passed.doubts else passed.manifest.status
 
 
 def _lineage(run: Path) -> list[tuple[int, int, int]] | None:

@@ -39,22 +39,24 @@ class CaptureRequest:
         keys = tuple((str(kind), int(layer)) for kind, layer in content["tensors"])
         return cls(int(content["step"]), str(content["phase"]), keys)
 
-    def keep(self, run: Path, step: int, phase: str, tensors: Mapping[Key, torch.Tensor]) -> None:
+    def keep(
+        self, run: Path, rank: int, step: int, phase: str, tensors: Mapping[Key, torch.Tensor]
+    ) -> None:
         """Write the asked tensors if this is the moment: raw words, little end first."""
         if (step, phase) != (self.step, self.phase):
             return
         for key in self.tensors:
             if key in tensors:
-                _keep_one(captured_path(run, key), tensors[key])
+                _keep_one(captured_path(run, key, rank), tensors[key])
 
 
 def _keep_one(target: Path, tensor: torch.Tensor) -> None:
-    target.parent.mkdir(exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     content = words(tensor).cpu().numpy().tobytes()
     publish(target, lambda path: path.write_bytes(content))
 
 
-def captured_path(run: Path, key: Key) -> Path:
-    """Where the run `run` keeps the captured tensor `key`."""
+def captured_path(run: Path, key: Key, rank: int) -> Path:
+    """Where `rank` of the run `run` keeps the captured tensor `key`."""
     kind, layer = key
-    return run / "capture" / f"{kind}-{layer:05d}.bin"
+    return run / "capture" / f"rank={rank:05d}" / f"{kind}-{layer:05d}.bin"

@@ -1,0 +1,80 @@
+"""Going on with a session that was interrupted, kill -9 included."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from .journal import Session
+
+_BEGUN: Final = "verify"
+_PATIENCE: Final = 10.0  # seconds that a replay whose verify was killed may take to end
+_EVERY: Final = 0.1
+
+
+@contextmanager
+def session_for(
+    run: Path, inputs: dict[str, Any], tell: Callable[[str], None], *, fresh: bool = False
+) -> Iterator[Session]:
+    """The unfinished session with these inputs, or a new one; held by a lock for as long.
+
+    Args:
+        run: the folder that sessions lie in.
+        inputs: all that its answer depends on and that is known before; JSON values only.
+        tell: called with a line if a session is gone on with.
+        fresh: always a new one.
+
+    Raises:
+        OSError: the run's folder cannot be written.
+    """
+    for session in [] if fresh else reversed(Session.all(run)):
+        if session.result() is not None or _begun_with(session) != inputs:
+            continue
+        lock = _locked(session, _PATIENCE)
+        if lock is None:
+            tell(f"session {session.folder.name} is being replayed by another process")
+            continue
+        tell(f"going on with session {session.folder.name}, which was interrupted")
+        with os.fdopen(lock):
+            yield session
+        return
+    session = Session.new(run)
+    lock = _locked(session, 0)
+    session.note(_BEGUN, inputs=inputs)
+    if lock is None:
+        yield session  # a file system without locks
+        return
+    with os.fdopen(lock):
+        yield session
+
+
+def _begun_with(session: Session) -> Any:
+    try:
+        with (session.folder / "journal.jsonl").open(encoding="utf-8") as file:
+            first = json.loads(file.readline())
+    except (OSError, ValueError):
+        return None
+    return first.get("inputs") if first.get("event") == _BEGUN else None
+
+
+def _locked(session: Session, patience: float) -> int | None:
+    """A descriptor that holds the session's lock, to be inherited by a replay; None in vain."""
+    descriptor = os.open(session.folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    os.set_inheritable(descriptor, True)
+    until = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() >= until:
+                os.close(descriptor)
+                return None
+            time.sleep(_EVERY)
+        else:
+            return descriptor

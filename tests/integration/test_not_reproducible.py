@@ -1,0 +1,88 @@
+"""Real trainings whose resume or settings are not those of the run: the reason is named."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from bisect_campaign import verified
+from bisect_training import Again, Plan, train
+
+from sdc_guard.archive.convictions import FILE
+from sdc_guard.errors import NotReproducible
+from sdc_guard.inject.fault import Fault
+
+PLAN = Plan(seed=3)
+WIDE = replace(PLAN, wide=True)
+BUFFERS = replace(PLAN, guard={"digest_buffers": True})
+Runs = Callable[[Plan], Path]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Each training once; tests add sessions, nothing else."""
+    trained: dict[str, Path] = {}
+
+    def one(plan: Plan) -> Path:
+        if repr(plan) not in trained:
+            folder = tmp_path_factory.mktemp("run")
+            train(folder, plan)
+            trained[repr(plan)] = folder
+        return trained[repr(plan)]
+
+    return one
+
+
+@pytest.mark.parametrize(
+    ("plan", "changed", "says"),
+    [
+        (PLAN, {"forget": ("generator",)}, "generators (dropout), or buffers"),
+        (PLAN, {"forget": ("position",)}, "the data position is not restored"),
+        (BUFFERS, {"forget": ("buffers",)}, "buffer norm.running_mean"),
+        (WIDE, {"threads": 2}, "the settings differ: threads 1 → 2; at step"),
+        (PLAN, {"constant": True}, "the replay gives the same loss at each step"),
+        (PLAN, {"jitter": True}, "the first steps are equal and what differs later grows"),
+    ],
+    ids=["generator", "position", "buffers", "threads", "constant output", "atomics"],
+)
+def test_the_reason_is_named_and_nothing_is_accused(
+    runs: Runs, plan: Plan, changed: dict[str, Any], says: str
+) -> None:
+    run = runs(plan)
+    with pytest.raises(NotReproducible) as raised:
+        verified(run, Again(replace(plan, **changed)), 12)
+    assert raised.value.exit_code == 4
+    assert raised.value.what.startswith("not reproducible, because ")
+    assert says in raised.value.what
+    assert not (run / "archive" / FILE).exists()
+
+
+def test_the_size_is_told(runs: Runs) -> None:
+    with pytest.raises(NotReproducible, match="as rounding does: sums in another order"):
+        verified(runs(WIDE), Again(replace(WIDE, threads=2)), 12)
+
+
+@pytest.mark.parametrize("start", [6, 18])
+def test_an_inexact_resume_hides_no_fault_behind_one_checkpoint(runs: Runs, start: int) -> None:
+    """Step 6 has no checkpoint before it, and one after it to calibrate by."""
+    faulty = replace(PLAN, faults=(Fault("activation", start + 1, "middle", 3, 30),))
+    found = verified(runs(faulty), Again(PLAN), start)
+    assert (found.first_corrupt, found.exact, found.proven) == (start + 1, True, True)
+    with pytest.raises(NotReproducible):
+        verified(runs(faulty), Again(replace(PLAN, forget=("generator",))), start)
+
+
+def test_what_the_run_itself_proves_needs_no_replay(runs: Runs) -> None:
+    faulty = replace(PLAN, faults=(Fault("weight", 15, "middle.weight", 7, 12),))
+    found = verified(runs(faulty), Again(replace(PLAN, threads=1, jitter=True)), 12)
+    assert (found.first_corrupt, found.exact, found.kind) == (15, True, "state at rest")
+    (tensor,) = found.tensors
+    assert tensor.change is not None
+    assert (tensor.name, tensor.change.index, tensor.change.bits) == ("middle.weight", 7, [12])
