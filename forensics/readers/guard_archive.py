@@ -14,7 +14,7 @@ from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
-from .hf_layout import names_in
+from .listing import names_in
 from .reader import Reader
 from .torch_zip import check_file, open_file
 
