@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Final
+from dataclasses import replace
 
-from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE, ArchiveIncomplete
+from sdc_guard.errors import ArchiveIncomplete, UsageError
 
 from .checkpoint import Checkpoint
+from .executors.executor import Executor
+from .executors.local import Local
 from .journal import Session
+from .judging import Judging
 from .oracles.judgement import Judgement, Oracle
-from .result import STORED_BYTES, Result
-from .search import Found, Verdict, bisect
-from .watched import percent
-
-_MOST: Final = 10  # steps in a sentence
+from .outcome import outcome
+from .result import Result
+from .search import Found
+from .search.asked import Asked
+from .search.choose import planner_for
+from .search.scan import Scan
+from .span import Span, span
 
 
 def find_bracket(
@@ -24,162 +27,91 @@ def find_bracket(
     oracle: Oracle,
     session: Session | None,
     tell: Callable[[str], None],
+    asked: Asked | None = None,
+    executor: Executor | None = None,
+    confirm: Oracle | None = None,
 ) -> Result:
     """Search for the first corrupt checkpoint.
 
     Args:
         candidates: by step.
-        oracle: judges each at most once.
+        oracle: judges each at most once, unless it is said to answer by chance.
         session: keeps the journal; None when the answer is only needed on the way.
-        tell: called with a line per probe.
+        tell: called with a line per probe, and with how much is left.
+        asked: the search's options.
+        executor: of the judgings; by default this thread.
+        confirm: an exact and expensive oracle: `oracle` bisects, and this one judges both ends of
+            the bracket and goes on from there if it disagrees.
 
     Raises:
         ArchiveIncomplete: not one checkpoint can be judged.
+        UsageError: the options do not fit the checkpoints or each other, or an end is not what
+            the user says.
+        Interrupted: by Ctrl-C.
+        CommandFailed: the user's command says nothing that has a meaning.
     """
-    judgements: dict[int, Judgement] = {}
-
-    def judge(place: int) -> Verdict:
-        judgement = oracle.judge(candidates[place])
-        judgements[place] = judgement
-        step = candidates[place].step
-        if session is not None:
-            session.note("probe", step=step, verdict=judgement.verdict, reason=judgement.reason)
-        saved = " (suspect when it was saved)" if candidates[place].status == "suspect" else ""
-        tell(f"step {step}: {judgement.verdict}, {judgement.reason}{saved}")
-        return judgement.verdict
-
-    found = bisect(len(candidates), judge)
-    if oracle.proves and found.first_corrupt is None and found.last_clean is not None:
-        # bytes rot singly: that the newest is clean says nothing of the others
-        found = _scan(len(candidates), judge, found)
-    if found.last_clean is None and found.first_corrupt is None:
-        reason = judgements[found.probes[0][0]].reason if found.probes else "there is none"
-        raise ArchiveIncomplete(
-            f"none of {len(candidates)} checkpoints can be judged: {reason}",
-            next_step="see `sdc-bisect index`",
-        )
-    return _result(candidates, oracle, found, judgements)
+    asked = asked or Asked()
+    part = span(candidates, asked)
+    oracles = [oracle] if confirm is None else [oracle, confirm]
+    last = oracles[-1]
+    judging = Judging(part.candidates, oracles, session, tell, executor or Local())
+    count = len(part.candidates)
+    planner = planner_for(asked, count, part.skipped, part.trusted, confirm is not None)
+    found = judging.go(planner)
+    if _may_be_elsewhere(found, last, asked, judging):
+        scan = Scan(count, part.skipped, known=found.verdicts, until_corrupt=True)
+        found = judging.go(scan)
+    if not any(one.verdict != "untestable" for one in judging.judgements.values()):
+        raise _nothing_judged(part, judging)
+    _check_ends(part, judging, asked)
+    probes = tuple((place, judgement.verdict) for place, judgement in judging.probes)
+    result = outcome(replace(found, probes=probes), part, judging.judgements, last, asked)
+    return replace(result, probes=tuple(_probe(part, *one) for one in judging.probes))
 
 
-def _scan(count: int, judge: Callable[[int], Verdict], found: Found) -> Found:
-    """Judge the checkpoints that the bisection left out, up to the first corrupt one."""
-    verdicts = dict(found.probes)
-    for place in range(count):
-        if place not in verdicts:
-            verdicts[place] = judge(place)
-        if verdicts[place] == "corrupt":
-            break
-    untestable = tuple(sorted(p for p, v in verdicts.items() if v == "untestable"))
-    corrupt = next((p for p in sorted(verdicts) if verdicts[p] == "corrupt"), None)
-    if corrupt is None:
-        return Found(found.last_clean, None, untestable, tuple(verdicts.items()))
-    before = [p for p, v in verdicts.items() if v == "clean" and p < corrupt]
-    return Found(max(before, default=None), corrupt, untestable, tuple(verdicts.items()))
+def _probe(part: Span, place: int, judgement: Judgement) -> dict[str, object]:
+    step = part.candidates[place].step
+    return {"step": step, "verdict": judgement.verdict, "reason": judgement.reason}
 
 
-def _result(
-    candidates: Sequence[Checkpoint],
-    oracle: Oracle,
-    found: Found,
-    judgements: dict[int, Judgement],
-) -> Result:
-    steps = [checkpoint.step for checkpoint in candidates]
-    last_clean = None if found.last_clean is None else steps[found.last_clean]
-    first_corrupt = None if found.first_corrupt is None else steps[found.first_corrupt]
-    evidence = _gap(steps, last_clean, first_corrupt)
-    exact = found.exact and not evidence
-    kind = unsettled = None
-    if found.first_corrupt is not None:
-        judgement = judgements[found.first_corrupt]
-        evidence.insert(0, judgement.reason)
-        kind = STORED_BYTES if judgement.stored_bytes else None
-    elif found.untestable and found.untestable[-1] > (found.last_clean or 0):
-        evidence.append(f"the newest cannot be judged: {judgements[found.untestable[-1]].reason}")
-        unsettled = EXIT_ARCHIVE_INCOMPLETE
-    else:
-        evidence.append(f"{len(found.probes)} of {len(candidates)} checkpoints judged")
-    watched = _watched(found, judgements)
-    if watched is not None and watched < 1:
-        evidence.append(_reservation(watched, last_clean, first_corrupt))
-    suspect = [checkpoint for checkpoint in candidates if checkpoint.status == "suspect"]
-    evidence += _suspicion(candidates, suspect, first_corrupt, oracle)
-    return Result(
-        command="run",
-        last_clean=last_clean,
-        first_corrupt=first_corrupt,
-        exact=exact,
-        proven=oracle.proves and first_corrupt is not None,
-        skipped=tuple(steps[place] for place in found.untestable),
-        kind=kind,
-        verdict="undetermined" if kind else None,
-        probes=tuple(
-            {"step": steps[place], "verdict": verdict, "reason": judgements[place].reason}
-            for place, verdict in found.probes
-        ),
-        evidence=tuple(evidence),
-        unsettled=unsettled,
-        watched=watched,
-        suspect=tuple({"step": one.step, "reasons": list(one.reasons)} for one in suspect),
+def _may_be_elsewhere(found: Found, oracle: Oracle, asked: Asked, judging: Judging) -> bool:
+    """Whether others have to be judged before it can be said that none before is corrupt.
+
+    Bytes rot singly: that the newest are sound says nothing of the others, and neither does a
+    rotten one.
+    """
+    if not oracle.proves or asked.by_chance or asked.scan or asked.first_good:
+        return False
+    if found.first_corrupt is None:
+        return found.last_clean is not None
+    judgement = judging.judgements.get(found.first_corrupt)
+    return judgement is not None and judgement.stored_bytes
+
+
+def _nothing_judged(part: Span, judging: Judging) -> ArchiveIncomplete:
+    reason = next((one.reason for one in judging.judgements.values()), "")
+    if not reason:
+        reason = "all are skipped" if part.skipped else "there is none"
+    if part.trusted:
+        reason = f"{reason}; both ends were trusted"
+    return ArchiveIncomplete(
+        f"none of {len(part.candidates)} checkpoints can be judged: {reason}",
+        next_step="see `sdc-bisect index`",
     )
 
 
-def _watched(found: Found, judgements: dict[int, Judgement]) -> float | None:
-    """How much was watched up to the checkpoint that the answer rests on."""
-    place = found.last_clean if found.first_corrupt is None else found.first_corrupt
-    return None if place is None else judgements[place].watched
-
-
-def _reservation(watched: float, last_clean: int | None, first_corrupt: int | None) -> str:
-    upto = f"{percent(watched)} of the state's transitions up to step"
-    if first_corrupt is None:
-        return (
-            f"as far as recorded: {upto} {last_clean} were compared; "
-            "sdc-bisect verify --from STEP replays and compares every step"
+def _check_ends(part: Span, judging: Judging, asked: Asked) -> None:
+    """Refuse to answer from an end that is not what the user says it is."""
+    if asked.by_chance:
+        return
+    for place, verdict in part.given.items():
+        judgement = judging.judgements.get(place)
+        if judgement is None or judgement.verdict in (verdict, "untestable"):
+            continue
+        step = part.candidates[place].step
+        name = "--good" if verdict == "clean" else "--bad"
+        raise UsageError(
+            f"{name} {step} is {judgement.verdict} by this judge: {judgement.reason}",
+            next_step=f"give another {name}, or leave it out to search from the "
+            f"{'first' if place == 0 else 'last'} checkpoint",
         )
-    clean = "the steps before it" if last_clean is None else f"checkpoint {last_clean}"
-    return f"{clean} may hide an earlier fault: {upto} {first_corrupt} were compared"
-
-
-def _suspicion(
-    candidates: Sequence[Checkpoint],
-    suspect: list[Checkpoint],
-    first_corrupt: int | None,
-    oracle: Oracle,
-) -> list[str]:
-    """What was doubted when it was saved, before what is corrupt, and what would settle it.
-
-    What is computed wrong changes no bit at rest: a judge that compares bits finds nothing.
-    """
-    doubted = [one for one in suspect if first_corrupt is None or one.step < first_corrupt]
-    if not doubted:
-        return []
-    count = "1 checkpoint is" if len(doubted) == 1 else f"{len(doubted)} checkpoints are"
-    steps = ", ".join(str(one.step) for one in doubted[:_MOST]) + ", ..." * (len(doubted) > _MOST)
-    first = doubted[0]
-    said = (
-        f"{count} suspect: {'step' if len(doubted) == 1 else 'steps'} {steps}; "
-        f"that of step {first.step} because: {'; '.join(first.reasons)}"
-    )
-    if not oracle.proves:
-        return [said]
-    before = [one.step for one in candidates if one.readable and one.step < first.step]
-    start = f"--from {before[-1]} --to {first.step}" if before else "from a checkpoint before"
-    return [
-        said,
-        "a step that computes wrong values changes no bit between two steps, so this search does "
-        f"not see it: sdc-bisect verify {start} runs them again and compares",
-    ]
-
-
-def _gap(steps: list[int], last_clean: int | None, first_corrupt: int | None) -> list[str]:
-    """A line if checkpoints seem to be missing between the two."""
-    if last_clean is None or first_corrupt is None:
-        return []
-    distances = [b - a for a, b in pairwise(steps) if b > a]
-    usual = Counter(distances).most_common(1)[0][0]
-    # The usual distance says nothing unless it is really usual
-    if first_corrupt - last_clean <= usual or distances.count(usual) < 2:
-        return []
-    return [
-        f"no checkpoint between {last_clean} and {first_corrupt}; they are usually {usual} apart"
-    ]

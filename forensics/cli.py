@@ -20,34 +20,25 @@ from sdc_guard.errors import (
     ArchiveIncomplete,
     UsageError,
 )
-from sdc_guard.lake.location import is_lake, without_password
+from sdc_guard.lake.location import is_lake
+
+from .commands.answering import answer, progress
+from .commands.opening import (
+    attempt_option,
+    command_argument,
+    of_lineage,
+    opened,
+    run_argument,
+)
+from .commands.run import run_command
 
 if TYPE_CHECKING:
     from sdc_guard.store.trace_reader import TraceReader
 
     from .checkpoint import Checkpoint
     from .interval import Interval
-    from .journal import Session
-    from .oracles.judgement import Oracle
     from .replay import ResumeCommand
     from .result import Result
-
-
-def _folder(_: click.Context, __: click.Parameter, value: Path) -> Path:
-    if is_lake(value):
-        raise UsageError(
-            "checkpoints, and what is replayed from them, lie in a run's folder",
-            where=without_password(str(value)),
-            next_step="give the folder; of a run in a lake there is sdc-bisect report",
-        )
-    return value
-
-
-run_argument = click.argument("run", type=click.Path(path_type=Path), callback=_folder)
-command_argument = click.argument("command", nargs=-1, type=click.UNPROCESSED)
-attempt_option = click.option(
-    "--attempt", type=int, help="Look at the run as it was during this attempt (newest)."
-)
 
 
 @click.group(
@@ -59,7 +50,7 @@ def main() -> None:
 
     \b
     Exit codes: 0 clean or done, 1 corruption located, 2 usage or input, 3 a range only,
-    4 not reproducible, 5 archive incomplete.
+    4 not reproducible, 5 archive incomplete, 130 stopped by Ctrl-C.
 
     \b
     Examples:
@@ -69,6 +60,9 @@ def main() -> None:
       sdc-bisect verify runs/pretrain -- python train.py --resume {ckpt} --until {step}
       sdc-bisect report runs/pretrain -o report.md
     """
+
+
+main.add_command(run_command)
 
 
 @main.command("index")
@@ -94,50 +88,6 @@ def index_command(path: Path, as_json: bool) -> None:
     if unreadable:
         click.echo(f"sdc-bisect: cannot be judged: step {', '.join(unreadable)}", err=True)
         sys.exit(EXIT_ARCHIVE_INCOMPLETE)
-
-
-@main.command("run")
-@run_argument
-@command_argument
-@click.option(
-    "--oracle",
-    type=click.Choice(["trace", "shadow"]),
-    default="trace",
-    show_default=True,
-    help="Judge by exact comparison with the trace, or by the recorded shadow loss.",
-)
-@attempt_option
-@json_option
-def run_command(
-    run: Path, command: tuple[str, ...], oracle: str, attempt: int | None, as_json: bool
-) -> None:
-    """Bisect the checkpoints of RUN to the first corrupt one.
-
-    With a COMMAND after `--`, it judges each checkpoint: exit code 0 is clean, 1 corrupt, 125
-    cannot be tested; anything else stops the search. {ckpt} and {step} are filled in. RUN may
-    then be any folder of checkpoints.
-
-    `exact` in the JSON output says that the first corrupt checkpoint is known, with none
-    missing or untestable before it; `watched`, of a judge by the trace, is the share of the
-    state's transitions from step to step that were compared. Below 1 "clean" means as far as
-    recorded. `verify` names the step.
-    """
-    from .index import index
-    from .journal import Session
-    from .oracles.command import CommandOracle
-
-    if command and not (run / "run.json").is_file():
-        _answer(_search(index(run), CommandOracle(command), None), as_json)
-        return
-    with _reader(run, attempt) as reader:
-        judge = CommandOracle(command) if command else _recorded_oracle(oracle, reader)
-        candidates = _of_lineage(reader, attempt)
-        session = Session.new(run)
-        result = _search(candidates, judge, session)
-        result = _with_later_break(reader, result)
-        attempts = len(reader.run_file.attempts)
-        session.finish({**result.as_dict(), "attempts": attempts, "attempt": attempt})
-    _answer(result, as_json)
 
 
 @main.command("verify")
@@ -168,6 +118,7 @@ def verify_command(
     `last_clean` and not after `first_corrupt`. `watched` is the share of the replayed digests
     that the run had recorded, too.
     """
+    from .bracket import find_bracket
     from .interval import asked
     from .journal import Session
     from .oracles.trace import TraceOracle
@@ -177,24 +128,24 @@ def verify_command(
     from .verify import Verifier
     from .watched import Watch
 
-    with _reader(run, attempt) as reader:
+    with opened(run, attempt) as reader:
         resume = _resume(reader, command, recorded)
-        candidates = _of_lineage(reader, attempt)
+        candidates = of_lineage(reader, attempt)
         if start is None:
             if until is not None:
                 raise UsageError("--to needs --from", next_step="--from the step of a checkpoint")
             bracket, interval = _bracket(reader, candidates, attempt)
         else:
             interval = asked(candidates, start, until, last_recorded(reader))
-            bracket = _search([interval.start], TraceOracle(reader), None)
+            bracket = find_bracket([interval.start], TraceOracle(reader), None, progress)
         if interval is None:
-            _progress("nothing was replayed; --from STEP replays from that checkpoint all the same")
-            _answer(bracket, as_json)
+            progress("nothing was replayed; --from STEP replays from that checkpoint all the same")
+            answer(bracket, as_json)
             return
         watched = Watch(reader).watched(interval.start.step).share
         attempts = len(reader.run_file.attempts)
     session = Session.new(run)
-    verifier = Verifier(run, attempt, resume, session, _progress)
+    verifier = Verifier(run, attempt, resume, session, progress)
     result = verifier.verify(interval.start, interval.until, interval.earlier)
     if start is not None and bracket.first_corrupt is not None:
         condition = f"on condition that checkpoint {start} is right, and it is not: "
@@ -211,7 +162,7 @@ def verify_command(
     if watched < 1:
         result = _on_condition(result, interval.start.step, watched)
     session.finish({**result.as_dict(), "attempts": attempts, "attempt": attempt})
-    _answer(result, as_json)
+    answer(result, as_json)
 
 
 @main.command("report")
@@ -228,7 +179,7 @@ def report_command(run: str, output: Path | None, as_json: bool) -> None:
     from .journal import Session
     from .report import markdown
 
-    with _reader(run, None) as reader:
+    with opened(run, None) as reader:
         found = [] if is_lake(run) else index(Path(run))
         results = [r for session in Session.all(reader.run) if (r := session.result())]
         if as_json:
@@ -247,53 +198,6 @@ def report_command(run: str, output: Path | None, as_json: bool) -> None:
             ) from None
 
 
-def _reader(run: str | Path, attempt: int | None) -> TraceReader:
-    from sdc_guard.store.opening import open_run
-
-    reader = open_run(run, attempt)
-    for path, reason in reader.damaged.items():
-        click.echo(f"sdc-bisect: damaged, its rows are missing: {path} ({reason})", err=True)
-    return reader
-
-
-def _of_lineage(reader: TraceReader, attempt: int | None) -> list[Checkpoint]:
-    from sdc_guard.store.reader import lineage
-
-    from .index import in_lineage, index
-
-    found = index(reader.run)
-    kept = in_lineage(found, lineage(reader.run_file.attempts, attempt))
-    if len(kept) < len(found):
-        left = len(found) - len(kept)
-        click.echo(f"sdc-bisect: {left} checkpoints of superseded attempts left out", err=True)
-    return kept
-
-
-def _recorded_oracle(name: str, reader: TraceReader) -> Oracle:
-    from .oracles.shadow import ShadowOracle
-    from .oracles.trace import TraceOracle
-
-    return ShadowOracle(reader) if name == "shadow" else TraceOracle(reader)
-
-
-def _search(candidates: Sequence[Checkpoint], oracle: Oracle, session: Session | None) -> Result:
-    from .bracket import find_bracket
-
-    return find_bracket(candidates, oracle, session, _progress)
-
-
-def _with_later_break(reader: TraceReader, result: Result) -> Result:
-    """Say so if the trace proves a change after the newest clean checkpoint."""
-    from .chain import breaks
-
-    later = [row for row in breaks(reader) if row[0] > (result.last_clean or 0)]
-    if result.first_corrupt is not None or not later:
-        return result
-    step, kind, name = later[0]
-    text = f"after it, {kind} {name} changed between step {step - 1} and step {step}: see verify"
-    return replace(result, evidence=(*result.evidence, text), unsettled=EXIT_RANGE_ONLY)
-
-
 def _on_condition(result: Result, start: int, watched: float) -> Result:
     """Say on what the answer of a replay rests where the state before it was watched in part."""
     from .watched import percent
@@ -307,6 +211,7 @@ def _bracket(
     reader: TraceReader, candidates: Sequence[Checkpoint], attempt: int | None
 ) -> tuple[Result, Interval | None]:
     """The bracket to replay: the one found last, else the one that the trace shows."""
+    from .bracket import find_bracket
     from .chain import breaks
     from .interval import asked, from_bracket, newest_bracket
     from .journal import Session
@@ -317,10 +222,10 @@ def _bracket(
     attempts = len(reader.run_file.attempts)
     known = newest_bracket(Session.all(reader.run), attempts, attempt)
     if known is not None:
-        _progress(f"the bracket that run found: ({known['last_clean']}, {known['first_corrupt']}]")
+        progress(f"the bracket that run found: ({known['last_clean']}, {known['first_corrupt']}]")
         result = Result.of_bracket(known)
     else:
-        result = _search(candidates, TraceOracle(reader), None)
+        result = find_bracket(candidates, TraceOracle(reader), None, progress)
     if result.last_clean is None and (proven := from_trace(reader)) is not None:
         return proven, None
     if result.first_corrupt is not None:
@@ -347,18 +252,6 @@ def _resume(reader: TraceReader, command: tuple[str, ...], recorded: bool) -> Re
         "how is the training resumed?",
         next_step=f"sdc-bisect verify RUN -- python train.py --resume {{ckpt}} ...; {hint}",
     )
-
-
-def _progress(line: str) -> None:
-    click.echo(f"  {line}", err=True)
-
-
-def _answer(result: Result, as_json: bool) -> None:
-    from .report import lines
-
-    content = result.as_dict()
-    click.echo(json_text(None, **content) if as_json else "\n".join(lines(content)))
-    sys.exit(result.exit_code)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@ from sdc_guard.store.trace_reader import TraceReader
 from .checkpoint import Checkpoint
 from .recurring import recurring
 from .watched import Watch, percent
+from .wording import sentence
+
+__all__ = ["lines", "markdown", "sentence", "utc"]
 
 # what the guard tells once of what it cannot see
 _BLIND = ("capture", "not carried", "layers changed")
@@ -92,45 +95,6 @@ def lines(result: dict[str, Any]) -> list[str]:
         if more := result.get("more_tensors"):
             text += ["", f"and {more} more tensors of the same step"]
     return text
-
-
-def sentence(result: dict[str, Any]) -> str:
-    """The answer in one sentence that claims no more than the result does."""
-    clean, corrupt = result["last_clean"], result["first_corrupt"]
-    skipped = ", ".join(map(str, result["skipped"])) or "none"
-    watched = result.get("watched")
-    partly = watched is not None and watched < 1
-    if corrupt is None:
-        start = "Clean as far as recorded: nothing" if partly else "Nothing"
-        doubts = f"; suspect: {_steps(suspect)}" if (suspect := result.get("suspect")) else ""
-        return f"{start} corrupt was found up to step {clean}; untestable: {skipped}{doubts}."
-    between = f"({'start' if clean is None else clean}, {corrupt}]"
-    if str(result["schema"]["name"]).endswith("verify"):
-        return _verified(result, corrupt, between)
-    certainty = "proven" if result["proven"] else "not proven, judged by a statistic or a command"
-    if result["exact"]:
-        recorded = ", as far as recorded" if partly else ""
-        return (
-            f"Checkpoint {corrupt} is the first corrupt one{recorded}: bracket {between}, "
-            f"{certainty}."
-        )
-    return f"The first corrupt one lies in {between}, {certainty}; untestable: {skipped}."
-
-
-def _steps(checkpoints: list[dict[str, Any]]) -> str:
-    return ", ".join(str(one["step"]) for one in checkpoints)
-
-
-def _verified(result: dict[str, Any], corrupt: int, between: str) -> str:
-    certainty = "proven" if result["proven"] else "not proven"
-    rank = "unknown" if result["rank"] is None else result["rank"]
-    what = f"class: {result['class']}; verdict: {result['verdict']}; rank: {rank}."
-    if result["exact"]:
-        return f"Step {corrupt} is the first that differs ({certainty}); {what}"
-    return (
-        f"Step {corrupt} is the first whose record differs ({certainty}), the fault lies in "
-        f"{between}; {what}"
-    )
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[Iterable[Any]]) -> str:

@@ -41,6 +41,22 @@ class Result:
             the replayed steps. None when the judge does not look at the trace.
         suspect: for run, the checkpoints that were suspect when they were saved, whatever the
             judge says of them: {step, reasons}.
+        claim: for run, "first" when by what was judged `first_corrupt` is the first corrupt one
+            among those searched; "transition" when others before it were not judged, so that it
+            is the first only if what is corrupt stays corrupt. None when nothing was found.
+        monotone: False when one is clean after a corrupt one, True when all were judged and none
+            is, None when it is not known.
+        transitions: for run with every checkpoint judged, each change from one to the next:
+            {from, to, verdicts}; else None.
+        trusted: steps of the ends that were not judged.
+        confidence: of a noisy search, the probability that the answer is right; else None.
+        likely: of a noisy search, the most likely first corrupt steps: {step, probability}; the
+            step None stands for none.
+        pass_rates: of a judge that answers by chance: {step, passed, runs}; else None.
+        stable: False when such a judge fails on both sides alike: there is no boundary.
+        first_good: whether the first clean one after corrupt ones was searched. Then `exact` and
+            `claim` are about `first_clean`, and `last_clean` and `first_corrupt` are None.
+        last_corrupt, first_clean: its bracket.
     """
 
     command: str
@@ -59,6 +75,17 @@ class Result:
     watched: float | None = None
     more_tensors: int = 0
     suspect: tuple[dict[str, Any], ...] = ()
+    claim: str | None = None
+    monotone: bool | None = None
+    transitions: tuple[dict[str, Any], ...] | None = None
+    trusted: tuple[int, ...] = ()
+    confidence: float | None = None
+    likely: tuple[dict[str, Any], ...] = ()
+    pass_rates: tuple[dict[str, Any], ...] | None = None
+    stable: bool = True
+    first_good: bool = False
+    last_corrupt: int | None = None
+    first_clean: int | None = None
 
     @classmethod
     def of_bracket(cls, stored: dict[str, Any]) -> Result:
@@ -76,12 +103,18 @@ class Result:
             evidence=tuple(stored["evidence"]),
             watched=stored.get("watched"),
             suspect=tuple(stored.get("suspect", ())),
+            claim=stored.get("claim"),
+            monotone=stored.get("monotone"),
+            trusted=tuple(stored.get("trusted", ())),
         )
 
     @property
     def exit_code(self) -> int:
         """The exit code of `sdc-bisect`."""
-        if self.first_corrupt is None:
+        named = self.first_corrupt
+        if self.first_good and self.last_corrupt is not None:
+            named = self.first_clean
+        if named is None:
             return EXIT_CLEAN if self.unsettled is None else self.unsettled
         return EXIT_LOCATED if self.exact else EXIT_RANGE_ONLY
 
@@ -103,4 +136,25 @@ class Result:
             "watched": self.watched,
             "more_tensors": self.more_tensors,
             "suspect": list(self.suspect),
+            **self._of_search(),
         }
+
+    def _of_search(self) -> dict[str, Any]:
+        """What only `run` has to say."""
+        if self.command != "run":
+            return {}
+        content: dict[str, Any] = {
+            "claim": self.claim,
+            "monotone": self.monotone,
+            "trusted": list(self.trusted),
+            "stable": self.stable,
+        }
+        if self.transitions is not None:
+            content["transitions"] = list(self.transitions)
+        if self.confidence is not None:
+            content |= {"confidence": self.confidence, "likely": list(self.likely)}
+        if self.pass_rates is not None:
+            content["pass_rates"] = list(self.pass_rates)
+        if self.first_good:
+            content |= {"last_corrupt": self.last_corrupt, "first_clean": self.first_clean}
+        return content

@@ -12,6 +12,7 @@ EXIT_NOT_REPRODUCIBLE = 4
 EXIT_ARCHIVE_INCOMPLETE = 5
 EXIT_LAKE_UNAVAILABLE = 6
 EXIT_NOT_INJECTED = 7
+EXIT_INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
 
 
 class SdcGuardError(Exception):
@@ -80,6 +81,12 @@ class ArchiveIncomplete(SdcGuardError):
 
 class CommandFailed(SdcGuardError):
     """A command of the user's (a resume, an oracle) that failed by itself: no evidence."""
+
+
+class Interrupted(SdcGuardError):
+    """Ctrl-C: what was done until then is kept."""
+
+    exit_code = EXIT_INTERRUPTED
 
 
 class NotReproducible(SdcGuardError):

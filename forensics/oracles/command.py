@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Sequence
+from subprocess import CompletedProcess
+from typing import Any, Final
 
 from sdc_guard.errors import CommandFailed, UsageError
 
 from ..checkpoint import Checkpoint
 from .judgement import Judgement
 
-SKIP = 125
+SKIP: Final = 125
+_PATIENCE: Final = 5.0  # seconds that a command has to end when it is asked to
 
 
 class CommandOracle:
     """Runs a command: exit code 0 is clean, 1 corrupt, 125 cannot be tested.
 
-    Any other code stops the search, and so does a Python traceback with code 1: a script that
-    crashes is not evidence.
+    Any other code is a crash, and so is a Python traceback with code 1: that is not evidence. It
+    is run once more then, for what passes by itself; a second crash stops the search, or is
+    "cannot be tested" if crashes are to be skipped.
 
     Args:
         command: program and arguments; `{ckpt}` and `{step}` are filled in.
+        skip_crashes: go on after a second crash.
+        cost: seconds that one judging takes, about, if that is known.
 
     Raises:
         UsageError: the command does not name {ckpt}, so it would judge the same thing each time.
@@ -28,43 +35,105 @@ class CommandOracle:
 
     name = "command"
     proves = False
+    persists = False
+    concurrent = True
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(
+        self, command: Sequence[str], *, skip_crashes: bool = False, cost: float | None = None
+    ) -> None:
         if not any("{ckpt}" in part or "{step}" in part for part in command):
             raise UsageError(
                 "the command names neither {ckpt} nor {step}",
                 where=" ".join(command),
                 next_step="sdc-bisect run RUN -- python check.py {ckpt}",
             )
-        self._command = command
+        self._command = tuple(command)
+        self._skip_crashes = skip_crashes
+        self.cost = cost
+        self._running: set[subprocess.Popen[str]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """On another machine nothing runs yet; a lock cannot be pickled."""
+        return {**self.__dict__, "_running": set(), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
     def judge(self, checkpoint: Checkpoint) -> Judgement:
-        """Judge one checkpoint.
+        """Judge one checkpoint. What cannot be read is not shown to the command.
 
         Raises:
             CommandFailed: it could not be started, or its exit code has no meaning.
         """
+        if not checkpoint.readable:
+            return Judgement("untestable", "; ".join(checkpoint.reasons))
         filled = [
             part.replace("{ckpt}", str(checkpoint.path)).replace("{step}", str(checkpoint.step))
             for part in self._command
         ]
+        for _ in range(2):
+            done = self._run(filled)
+            crashed = "Traceback (most recent call last)" in done.stderr
+            if done.returncode == 0:
+                return Judgement("clean", "the command says clean")
+            if done.returncode == 1 and not crashed:  # Python ends with 1 when it crashes, too
+                return Judgement("corrupt", "the command says corrupt")
+            if done.returncode == SKIP:
+                return Judgement("untestable", "the command cannot test it")
+            if self._stopped:
+                break
+        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
+        ended = "crashed" if crashed else f"ended with {done.returncode}"
+        if self._skip_crashes:
+            return Judgement("untestable", f"the command {ended} twice: {last[0]}")
+        raise CommandFailed(
+            f"the command {ended} on step {checkpoint.step}, twice: {last[0]}",
+            where=" ".join(filled),
+            next_step="0 is clean, 1 corrupt, 125 cannot be tested; anything else stops the search",
+        )
+
+    def stop(self) -> None:
+        """End what runs now."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                process.terminate()
+
+    def _run(self, filled: list[str]) -> CompletedProcess[str]:
         try:
-            done = subprocess.run(filled, capture_output=True, text=True, check=False)
+            process = subprocess.Popen(
+                filled,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
         except OSError as error:
             raise CommandFailed(
                 f"the command cannot be started ({error.strerror})", where=filled[0]
             ) from None
-        if done.returncode == 0:
-            return Judgement("clean", "the command says clean")
-        crashed = "Traceback (most recent call last)" in done.stderr
-        if done.returncode == 1 and not crashed:  # Python ends with 1 when it crashes, too
-            return Judgement("corrupt", "the command says corrupt")
-        if done.returncode == SKIP:
-            return Judgement("untestable", "the command cannot test it")
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
-        ended = "crashed" if crashed else f"ended with {done.returncode}"
-        raise CommandFailed(
-            f"the command {ended} on step {checkpoint.step}: {last[0]}",
-            where=" ".join(filled),
-            next_step="0 is clean, 1 corrupt, 125 cannot be tested; anything else stops the search",
-        )
+        with self._lock:
+            self._running.add(process)
+            if self._stopped:
+                process.terminate()
+        try:
+            out, err = process.communicate()
+        except BaseException:  # Ctrl-C in this thread: nothing of ours goes on without us
+            _end(process)
+            raise
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        return CompletedProcess(filled, process.returncode, out, err)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ask it to end, so that it can end its own children, and end it if it does not."""
+    process.terminate()
+    try:
+        process.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

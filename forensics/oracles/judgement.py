@@ -34,10 +34,26 @@ class Oracle(Protocol):
     Attributes:
         name: as the command line calls it.
         proves: whether it compares exactly; else it only suspects.
+        persists: whether by what it looks at a checkpoint after a corrupt one is corrupt, too,
+            stored bytes aside: it needs no assumption that this is so.
+        concurrent: whether it may judge several at once, from several threads or machines.
+        cost: seconds that one judging takes, about; None when that is not known.
     """
 
-    name: str
-    proves: bool
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def proves(self) -> bool: ...
+
+    @property
+    def persists(self) -> bool: ...
+
+    @property
+    def concurrent(self) -> bool: ...
+
+    @property
+    def cost(self) -> float | None: ...
 
     def judge(self, checkpoint: Checkpoint) -> Judgement:
         """Judge one checkpoint."""

@@ -33,6 +33,9 @@ class ShadowOracle:
 
     name = "shadow"
     proves = False
+    persists = True
+    concurrent = False  # one reader of the trace, for one thread
+    cost: float | None = None
 
     def __init__(self, reader: TraceReader) -> None:
         rows = reader.rows("SELECT step, loss FROM shadow WHERE rank = 0 ORDER BY step")

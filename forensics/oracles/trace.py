@@ -36,6 +36,9 @@ class TraceOracle:
 
     name = "trace"
     proves = True
+    persists = True
+    concurrent = False  # one reader of the trace, for one thread
+    cost: float | None = None
 
     def __init__(self, reader: TraceReader) -> None:
         self._reader = reader

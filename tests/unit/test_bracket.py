@@ -24,6 +24,9 @@ class Judge:
 
     corrupt: int = 10**9
     proves: bool = True
+    persists: bool = True
+    concurrent: bool = False
+    cost: float | None = None
     name: str = "judge"
 
     def judge(self, checkpoint: Checkpoint) -> Judgement:

@@ -1,0 +1,27 @@
+"""What the commands print: progress on stderr, the answer on stdout."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from sdc_guard.commands.group import json_text
+
+if TYPE_CHECKING:
+    from ..result import Result
+
+
+def progress(line: str) -> None:
+    """A line about what is going on."""
+    click.echo(f"  {line}", err=True)
+
+
+def answer(result: Result, as_json: bool) -> None:
+    """Print a result and end with its exit code."""
+    from ..report import lines
+
+    content = result.as_dict()
+    click.echo(json_text(None, **content) if as_json else "\n".join(lines(content)))
+    sys.exit(result.exit_code)

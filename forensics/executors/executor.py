@@ -1,0 +1,30 @@
+"""The interface of what carries out a round of judgings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Executor(Protocol):
+    """Calls one function for many items.
+
+    Attributes:
+        jobs: how many at once.
+    """
+
+    @property
+    def jobs(self) -> int: ...
+
+    def run(
+        self, call: Callable[[Item], Answer], items: Sequence[Item]
+    ) -> Iterator[tuple[Item, Answer]]:
+        """Each item with its answer, as soon as it is there, in any order.
+
+        What the call raises is raised after the answers of the others. On Ctrl-C the answers that
+        are there already still come, then KeyboardInterrupt.
+        """
+        ...

@@ -1,0 +1,130 @@
+"""Carrying out a search: judges, journal, progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sdc_guard.errors import Interrupted, SdcGuardError
+
+from .checkpoint import Checkpoint
+from .executors.executor import Executor
+from .journal import Session
+from .oracles.judgement import Judgement, Oracle
+from .progress import left_line
+from .search import Found, Verdict
+from .search.planner import Planner
+
+
+@dataclass(frozen=True)
+class Timed:
+    """An oracle's answers with the seconds that they took; can be sent to other machines."""
+
+    oracle: Oracle
+    candidates: Sequence[Checkpoint]
+
+    def __call__(self, place: int) -> tuple[Judgement, float]:
+        start = time.monotonic()
+        judgement = self.oracle.judge(self.candidates[place])
+        return judgement, time.monotonic() - start
+
+
+@dataclass
+class Judging:
+    """Judges what planners ask for. Every judging is in the journal as soon as it is done.
+
+    Attributes:
+        candidates: by step.
+        oracles: by the planner's stage.
+        session: keeps the journal; None when the answer is only needed on the way.
+        tell: called with a line per probe, and with what is left.
+        executor: of the judgings.
+        known: judgements that are there already; they are told and not judged again.
+        judgements: one of each place: a corrupt one before others, an exact oracle's before all.
+        probes: every judging in its order, with its judgement.
+    """
+
+    candidates: Sequence[Checkpoint]
+    oracles: Sequence[Oracle]
+    session: Session | None
+    tell: Callable[[str], None]
+    executor: Executor
+    known: Mapping[int, Judgement] = field(default_factory=dict)
+    judgements: dict[int, Judgement] = field(default_factory=dict)
+    probes: list[tuple[int, Judgement]] = field(default_factory=list)
+    _seconds: list[float] = field(default_factory=list)
+
+    def go(self, planner: Planner) -> Found:
+        """Carry out a search.
+
+        Raises:
+            Interrupted: by Ctrl-C; what was judged until then is in the journal.
+            SdcGuardError: what a judge raises.
+        """
+        try:
+            while places := planner.ask(self.executor.jobs):
+                self._round(planner, places)
+        except KeyboardInterrupt:
+            raise self._interrupted(planner.found()) from None
+        except SdcGuardError as error:
+            if self.session is not None:
+                self.session.note("stopped", reason=error.what)
+            raise
+        return planner.found()
+
+    def _round(self, planner: Planner, places: Sequence[int]) -> None:
+        stage = planner.stage
+        known = self.known if stage == 0 else {}
+        for place in places:
+            if place in known:
+                self.judgements[place] = known[place]
+                planner.tell(place, known[place].verdict)
+        call = Timed(self.oracles[stage], self.candidates)
+        left = [place for place in places if place not in known]
+        for place, (judgement, seconds) in self.executor.run(call, left):
+            self._judged(place, judgement, seconds, stage)
+            planner.tell(place, judgement.verdict)
+        jobs = self.executor.jobs
+        if line := left_line(self._seconds, planner.remaining(jobs), jobs):
+            self.tell(line)
+
+    def _judged(self, place: int, judgement: Judgement, seconds: float, stage: int) -> None:
+        one = self.candidates[place]
+        if self.session is not None:
+            self.session.note(
+                "probe",
+                step=one.step,
+                verdict=judgement.verdict,
+                reason=judgement.reason,
+                seconds=round(seconds, 3),
+            )
+        before = self.judgements.get(place)
+        if stage > 0 or before is None or before.verdict != "corrupt":
+            self.judgements[place] = judgement
+        self.probes.append((place, judgement))
+        self._seconds.append(seconds)
+        saved = " (suspect when it was saved)" if one.status == "suspect" else ""
+        self.tell(f"step {one.step}: {judgement.verdict}, {judgement.reason}{saved}")
+
+    def _interrupted(self, found: Found) -> Interrupted:
+        if self.session is not None:
+            self.session.note("stopped", reason="interrupted")
+        count = f"{len(self.probes)} {'judging' if len(self.probes) == 1 else 'judgings'}"
+        known = [
+            f"{verdict}: {', '.join(map(str, steps))}"
+            for verdict in ("clean", "corrupt", "untestable")
+            if (steps := self._steps(verdict))
+        ]
+        kept = "" if self.session is None else f"kept in {self.session.folder}; "
+        return Interrupted(
+            f"stopped after {count}, {'; '.join(known) or 'nothing known'}",
+            next_step=f"{kept}run it again; --good STEP --bad STEP starts from what is known",
+        )
+
+    def _steps(self, verdict: Verdict) -> list[int]:
+        return sorted(
+            self.candidates[place].step
+            for place, judgement in self.judgements.items()
+            if judgement.verdict == verdict
+        )

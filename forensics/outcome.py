@@ -1,0 +1,216 @@
+"""From where a search ended to an answer that claims no more than it shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE, EXIT_RANGE_ONLY
+
+from .oracles.judgement import Judgement, Oracle
+from .reservations import of_chance, of_order, of_suspects, of_transitions, of_trust, of_watching
+from .result import STORED_BYTES, Result
+from .search import Found
+from .search.asked import Asked
+from .search.verdicts import transitions
+from .span import Span
+
+
+def outcome(
+    found: Found,
+    part: Span,
+    judgements: Mapping[int, Judgement],
+    oracle: Oracle,
+    asked: Asked,
+) -> Result:
+    """The result of a search, without its probes.
+
+    Args:
+        found: where it ended; with --first-good in the mirror.
+        part: the checkpoints it was about.
+        judgements: one of each place that was judged.
+        oracle: whose verdicts the answer rests on.
+        asked: the search's options.
+    """
+    steps = [checkpoint.step for checkpoint in part.candidates]
+    low, high = _step(steps, found.last_clean), _step(steps, found.first_corrupt)
+    gap = _gap(steps, low, high)
+    trusted = tuple(steps[place] for place in part.trusted)
+    claim = _claim(found, part, judgements, oracle, asked)
+    sure = claim == "first" or not found.later_clean
+    rests_on_trust = {found.last_clean, found.first_corrupt} & set(part.trusted)
+    told = judgements.get(found.first_corrupt) if found.first_corrupt is not None else None
+    watched = _watched(found, judgements)
+    suspect = [checkpoint for checkpoint in part.candidates if checkpoint.status == "suspect"]
+    changes = _transitions(found, steps, asked)
+    evidence = [
+        *_reasons(found, told, judgements, part),
+        *gap,
+        *_skips(found, steps),
+        *of_trust(part, steps),
+        *of_order(found, steps, claim, oracle, asked),
+        *of_transitions(changes),
+        *of_chance(found, steps, asked),
+        *of_watching(watched, low, high),
+        *of_suspects(part.candidates, suspect, high, oracle),
+    ]
+    result = Result(
+        command="run",
+        last_clean=low,
+        first_corrupt=high,
+        exact=found.exact and not gap and sure and not rests_on_trust,
+        proven=oracle.proves and high is not None and sure and not rests_on_trust,
+        skipped=tuple(steps[place] for place in sorted({*found.untestable, *found.skipped})),
+        kind=STORED_BYTES if told is not None and told.stored_bytes else None,
+        verdict="undetermined" if told is not None and told.stored_bytes else None,
+        evidence=tuple(evidence),
+        unsettled=_unsettled(found, judgements),
+        watched=watched,
+        suspect=tuple({"step": one.step, "reasons": list(one.reasons)} for one in suspect),
+        claim=claim,
+        monotone=_monotone(found, steps),
+        transitions=changes,
+        trusted=trusted,
+        confidence=found.confidence,
+        likely=tuple({"step": _step(steps, p), "probability": x} for p, x in found.likely),
+        pass_rates=_pass_rates(found, steps, asked),
+        stable=found.stable,
+    )
+    if not found.stable:
+        return replace(
+            result, last_clean=None, first_corrupt=None, exact=False, proven=False, claim=None
+        )
+    return _first_good(result, found) if asked.first_good else result
+
+
+def _first_good(result: Result, found: Found) -> Result:
+    """Name the ends by what they are: the search was in the mirror."""
+    corrupt, clean = result.last_clean, result.first_corrupt
+    unsettled = result.unsettled
+    if clean is None and corrupt is not None:
+        unsettled = EXIT_RANGE_ONLY  # it goes on beyond the last one
+    elif corrupt is None and found.probes:
+        unsettled = None
+    return replace(
+        result,
+        last_clean=None,
+        first_corrupt=None,
+        first_good=True,
+        last_corrupt=corrupt,
+        first_clean=clean,
+        unsettled=unsettled,
+        proven=False,
+        kind=None,
+        verdict=None,
+    )
+
+
+def _step(steps: Sequence[int], place: int | None) -> int | None:
+    return None if place is None else steps[place]
+
+
+def _claim(
+    found: Found,
+    part: Span,
+    judgements: Mapping[int, Judgement],
+    oracle: Oracle,
+    asked: Asked,
+) -> str | None:
+    """Whether what was found is the first corrupt one by what was judged, or a transition."""
+    if found.first_corrupt is None:
+        return None
+    if found.all_before_clean and not part.trusted:
+        return "first"
+    told = judgements.get(found.first_corrupt)
+    persists = oracle.persists and told is not None and not told.stored_bytes
+    return "first" if persists and not asked.by_chance and not asked.first_good else "transition"
+
+
+def _monotone(found: Found, steps: Sequence[int]) -> bool | None:
+    if found.later_clean:
+        return False
+    judged = [place for place, verdict in found.verdicts.items() if verdict != "untestable"]
+    return True if len(judged) == len(steps) else None
+
+
+def _reasons(
+    found: Found, told: Judgement | None, judgements: Mapping[int, Judgement], part: Span
+) -> list[str]:
+    """Why the one named is corrupt, or what was judged where none is."""
+    if told is not None:
+        return [told.reason] if told.verdict == "corrupt" or found.confidence is None else []
+    if found.first_corrupt is None and (reason := _newest_untestable(found, judgements)):
+        return [f"the newest cannot be judged: {reason}"]
+    judged = len({place for place, _ in found.probes})
+    return [f"{judged} of {len(part.candidates)} checkpoints judged"]
+
+
+def _newest_untestable(found: Found, judgements: Mapping[int, Judgement]) -> str | None:
+    """Why the newest one could not be judged, if it lies after what is clean."""
+    if found.untestable and found.untestable[-1] > (found.last_clean or 0):
+        return judgements[found.untestable[-1]].reason
+    return None
+
+
+def _unsettled(found: Found, judgements: Mapping[int, Judgement]) -> int | None:
+    """The exit code where nothing corrupt was found and not everything is clean."""
+    if found.undecided or not found.stable:
+        return EXIT_RANGE_ONLY
+    if found.first_corrupt is None and _newest_untestable(found, judgements):
+        return EXIT_ARCHIVE_INCOMPLETE
+    return None
+
+
+def _skips(found: Found, steps: Sequence[int]) -> list[str]:
+    if not found.skipped:
+        return []
+    return [f"skipped as asked: {', '.join(str(steps[place]) for place in found.skipped)}"]
+
+
+def _transitions(
+    found: Found, steps: Sequence[int], asked: Asked
+) -> tuple[dict[str, object], ...] | None:
+    """Every change from one checkpoint to the next, where all were judged."""
+    if not asked.scan:
+        return None
+    return tuple(
+        {"from": steps[one.start], "to": steps[one.end], "verdicts": list(one.verdicts)}
+        for one in transitions(dict(found.probes))
+    )
+
+
+def _pass_rates(
+    found: Found, steps: Sequence[int], asked: Asked
+) -> tuple[dict[str, int], ...] | None:
+    """How many runs of each place passed, where it was run several times."""
+    if not asked.by_chance:
+        return None
+    runs = Counter(place for place, verdict in found.probes if verdict != "untestable")
+    passed = Counter(place for place, verdict in found.probes if verdict == "clean")
+    return tuple(
+        {"step": steps[place], "passed": passed[place], "runs": runs[place]}
+        for place in sorted(runs)
+    )
+
+
+def _watched(found: Found, judgements: Mapping[int, Judgement]) -> float | None:
+    """How much was watched up to the checkpoint that the answer rests on."""
+    place = found.last_clean if found.first_corrupt is None else found.first_corrupt
+    judgement = None if place is None else judgements.get(place)
+    return None if judgement is None else judgement.watched
+
+
+def _gap(steps: Sequence[int], low: int | None, high: int | None) -> list[str]:
+    """A line if checkpoints seem to be missing between the two."""
+    if low is None or high is None:
+        return []
+    distances = [b - a for a, b in pairwise(steps) if b > a]
+    usual = Counter(distances).most_common(1)[0][0]
+    # The usual distance says nothing unless it is really usual
+    if high - low <= usual or distances.count(usual) < 2:
+        return []
+    if any(low < step < high for step in steps):
+        return []  # there are some, and they could not be judged
+    return [f"no checkpoint between {low} and {high}; they are usually {usual} apart"]

@@ -1,0 +1,145 @@
+"""What an answer rests on, and what it does not know: sentences for its evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from .checkpoint import Checkpoint
+from .oracles.judgement import Oracle
+from .search import Found
+from .search.asked import Asked
+from .search.mirrored import other
+from .search.verdicts import Verdict
+from .span import Span
+from .watched import percent
+
+_MOST: Final = 10  # steps in a sentence
+
+
+def of_trust(part: Span, steps: Sequence[int]) -> list[str]:
+    """That ends were not judged."""
+    if not part.trusted:
+        return []
+    ends = ", ".join(f"{steps[place]} {verdict}" for place, verdict in sorted(part.trusted.items()))
+    return [f"the ends were trusted, not verified: {ends}"]
+
+
+def of_order(
+    found: Found, steps: Sequence[int], claim: str | None, oracle: Oracle, asked: Asked
+) -> list[str]:
+    """What is assumed of the order, or known against it."""
+    before: Verdict = "corrupt" if asked.first_good else "clean"
+    after = other(before)
+    if found.first_corrupt is None:
+        judged = len({place for place, _ in found.probes})
+        known = judged == len(steps) or oracle.persists or asked.by_chance or asked.scan
+        if known or found.last_clean is None or judged < 2:
+            return []
+        return [
+            f"what was {after} and became {before} again between them is not seen: "
+            "--scan judges every one"
+        ]
+    if found.last_clean is None and found.stable:
+        first = steps[found.first_corrupt]
+        only = "the only one there is" if len(steps) == 1 else "the first one searched"
+        lines = [f"checkpoint {first}, {only}, is {after} already: it began there or before"]
+    else:
+        lines = []
+    if found.later_clean:
+        again = steps[found.later_clean[0]]
+        text = f"not monotone: checkpoint {again} is {before}, after one that is {after}"
+        if claim == "transition":
+            text += ": a transition, not the first; --scan lists every one"
+        return [*lines, text]
+    if claim == "transition" and found.stable:
+        lines.append(
+            f"not every checkpoint before it was judged: that what is {after} stays {after} is "
+            "assumed, --scan assumes nothing"
+        )
+    return lines
+
+
+def of_transitions(changes: Sequence[Mapping[str, Any]] | None) -> list[str]:
+    """Every change, where all were judged."""
+    return [
+        f"from {one['verdicts'][0]} to {one['verdicts'][1]}: ({one['from']}, {one['to']}]"
+        for one in changes or ()
+    ]
+
+
+def of_chance(found: Found, steps: Sequence[int], asked: Asked) -> list[str]:
+    """How an oracle that answers by chance answered."""
+    if asked.noise is not None:
+        return _probabilities(found, steps)
+    if asked.repeat == 1:
+        return []
+    runs = Counter(place for place, verdict in found.probes if verdict != "untestable")
+    failed = Counter(place for place, verdict in found.probes if verdict == "corrupt")
+    judged = sorted(runs)
+    places = [found.last_clean, found.first_corrupt] if found.stable else [judged[0], judged[-1]]
+    rates = [
+        f"step {steps[place]} failed {failed[place]} of {runs[place]} runs"
+        for place in dict.fromkeys(places)
+        if place is not None
+    ]
+    if found.stable:
+        return rates
+    return [f"no stable boundary, the judge fails by chance: {', '.join(rates)}"]
+
+
+def _probabilities(found: Found, steps: Sequence[int]) -> list[str]:
+    likely = ", ".join(
+        f"{'none' if place is None else f'step {steps[place]}'} {percent(probability)}"
+        for place, probability in found.likely
+    )
+    count = len(found.probes)
+    return [
+        f"after {count} answers that may be wrong, the first corrupt one is most likely: {likely}"
+    ]
+
+
+def of_watching(watched: float | None, low: int | None, high: int | None) -> list[str]:
+    """That the trace recorded a part of the state only."""
+    if watched is None or watched >= 1:
+        return []
+    upto = f"{percent(watched)} of the state's transitions up to step"
+    if high is None:
+        return [
+            f"as far as recorded: {upto} {low} were compared; "
+            "sdc-bisect verify --from STEP replays and compares every step"
+        ]
+    clean = "the steps before it" if low is None else f"checkpoint {low}"
+    return [f"{clean} may hide an earlier fault: {upto} {high} were compared"]
+
+
+def of_suspects(
+    candidates: Sequence[Checkpoint],
+    suspect: Sequence[Checkpoint],
+    first_corrupt: int | None,
+    oracle: Oracle,
+) -> list[str]:
+    """What was doubted when it was saved, before what is corrupt, and what would settle it.
+
+    What is computed wrong changes no bit at rest: a judge that compares bits finds nothing.
+    """
+    doubted = [one for one in suspect if first_corrupt is None or one.step < first_corrupt]
+    if not doubted:
+        return []
+    count = "1 checkpoint is" if len(doubted) == 1 else f"{len(doubted)} checkpoints are"
+    steps = ", ".join(str(one.step) for one in doubted[:_MOST]) + ", ..." * (len(doubted) > _MOST)
+    first = doubted[0]
+    said = (
+        f"{count} suspect: {'step' if len(doubted) == 1 else 'steps'} {steps}; "
+        f"that of step {first.step} because: {'; '.join(first.reasons)}"
+    )
+    if not oracle.proves:
+        return [said]
+    before = [one.step for one in candidates if one.readable and one.step < first.step]
+    start = f"--from {before[-1]} --to {first.step}" if before else "from a checkpoint before"
+    return [
+        said,
+        "a step that computes wrong values changes no bit between two steps, so this search does "
+        f"not see it: sdc-bisect verify {start} runs them again and compares",
+    ]

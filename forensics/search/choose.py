@@ -1,0 +1,59 @@
+"""From what was asked for to the search that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from .asked import Asked, Noise
+from .binary import Binary
+from .mirrored import Mirrored, other
+from .planner import Planner
+from .repeated import Repeated
+from .scan import Scan
+from .staged import Staged
+from .verdicts import Verdict
+
+
+def planner_for(
+    asked: Asked,
+    count: int,
+    skipped: Collection[int] = (),
+    trusted: Mapping[int, Verdict] | None = None,
+    staged: bool = False,
+) -> Planner:
+    """The search.
+
+    Args:
+        asked: its options.
+        count: number of checkpoints.
+        skipped: places that are not to be judged.
+        trusted: verdicts of places that are taken without judging.
+        staged: whether a second, exact oracle confirms.
+    """
+    known = dict(trusted or {})
+    if asked.first_good:
+        known = {place: other(verdict) for place, verdict in known.items()}
+    planner: Planner
+    if asked.noise is not None:
+        planner = _noisy(asked.noise, asked, count, skipped)
+    elif asked.scan:
+        planner = Scan(count, skipped)
+    elif asked.repeat > 1:
+        planner = Repeated(count, asked.repeat, asked.confidence, skipped)
+    elif staged:
+        planner = Staged(count, skipped)
+    else:
+        planner = Binary(count, skipped, known)
+    return Mirrored(planner) if asked.first_good else planner
+
+
+def _noisy(noise: Noise, asked: Asked, count: int, skipped: Collection[int]) -> Planner:
+    from .noisy import Noisy  # numpy is slow to start, and the other searches do without it
+    from .posterior import Rate
+
+    rates = noise.false_positive, noise.false_negative
+    priors = Rate.false_positive, Rate.false_negative
+    if asked.first_good:  # in the mirror a clean one that is called corrupt is a false negative
+        rates, priors = rates[::-1], priors[::-1]
+    fp, fn = (prior(rate) for prior, rate in zip(priors, rates, strict=True))
+    return Noisy(count, fp, fn, asked.confidence, noise.repeatable, skipped)

@@ -1,0 +1,98 @@
+"""The answer in one sentence that claims no more than the result does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .watched import percent
+
+
+def sentence(result: Mapping[str, Any]) -> str:
+    """The sentence for a result as it is stored, also by earlier versions."""
+    clean, corrupt = result["last_clean"], result["first_corrupt"]
+    if not result.get("stable", True):
+        return "No stable boundary: the judge fails by chance, before it and after it."
+    if "first_clean" in result:
+        return _first_clean(result)
+    if corrupt is None:
+        return _nothing(result, clean)
+    between = f"({'start' if clean is None else clean}, {corrupt}]"
+    if str(result["schema"]["name"]).endswith("verify"):
+        return _verified(result, corrupt, between)
+    return _located(result, corrupt, between)
+
+
+def _nothing(result: Mapping[str, Any], clean: int | None) -> str:
+    skipped = _steps(result["skipped"])
+    confidence = result.get("confidence")
+    if confidence is not None and result.get("likely", [{}])[0].get("step") is not None:
+        return "Undecided: that none is corrupt is not excluded, and neither is that one is."
+    start = "Clean as far as recorded: nothing" if _partly(result) else "Nothing"
+    doubts = f"; suspect: {_of(suspect)}" if (suspect := result.get("suspect")) else ""
+    sure = "" if confidence is None else f", with a probability of {percent(confidence)}"
+    return f"{start} corrupt was found up to step {clean}{sure}; untestable: {skipped}{doubts}."
+
+
+def _located(result: Mapping[str, Any], corrupt: int, between: str) -> str:
+    certainty = _certainty(result)
+    confidence = result.get("confidence")
+    if confidence is not None:
+        certainty = f"with a probability of {percent(confidence)}, {certainty}"
+    recorded = ", as far as recorded" if _partly(result) else ""
+    if result["exact"]:
+        one = f"Checkpoint {corrupt} is the first corrupt one"
+        if result.get("claim") != "transition":
+            return f"{one}{recorded}: bracket {between}, {certainty}."
+        return f"{one} if what is corrupt stays corrupt: a transition, {between}, {certainty}."
+    skipped = _steps(result["skipped"])
+    if result.get("claim") != "transition":
+        return f"The first corrupt one is in {between}; untestable: {skipped}; {certainty}."
+    if result.get("monotone") is False:
+        what = f"Not monotone: a transition, not the first, is in {between}"
+    else:
+        what = f"The first corrupt one, if what is corrupt stays corrupt, is in {between}"
+    return f"{what}; untestable: {skipped}; {certainty}."
+
+
+def _first_clean(result: Mapping[str, Any]) -> str:
+    corrupt, clean = result["last_corrupt"], result["first_clean"]
+    skipped = _steps(result["skipped"])
+    if corrupt is None:
+        return f"Nothing corrupt was found: checkpoint {clean} is clean already."
+    if clean is None:
+        return f"No clean checkpoint follows: corrupt up to step {corrupt}; untestable: {skipped}."
+    between = f"({corrupt}, {clean}]"
+    condition = "" if result.get("claim") != "transition" else ", if what is clean stays clean,"
+    if result["exact"]:
+        return f"Checkpoint {clean}{condition} is the first clean one: {between}, not proven."
+    return f"The first clean one{condition} is in {between}; untestable: {skipped}; not proven."
+
+
+def _verified(result: Mapping[str, Any], corrupt: int, between: str) -> str:
+    certainty = "proven" if result["proven"] else "not proven"
+    rank = "unknown" if result["rank"] is None else result["rank"]
+    what = f"class: {result['class']}; verdict: {result['verdict']}; rank: {rank}."
+    if result["exact"]:
+        return f"Step {corrupt} is the first that differs ({certainty}); {what}"
+    return (
+        f"Step {corrupt} is the first whose record differs ({certainty}), the fault lies in "
+        f"{between}; {what}"
+    )
+
+
+def _certainty(result: Mapping[str, Any]) -> str:
+    return "proven" if result["proven"] else "not proven, judged by a statistic or a command"
+
+
+def _partly(result: Mapping[str, Any]) -> bool:
+    watched = result.get("watched")
+    return watched is not None and watched < 1
+
+
+def _of(checkpoints: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(str(one["step"]) for one in checkpoints)
+
+
+def _steps(steps: Sequence[int]) -> str:
+    return ", ".join(map(str, steps)) or "none"
