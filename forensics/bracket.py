@@ -59,19 +59,24 @@ def find_bracket(
     planner = planner_for(asked, count, part.skipped, part.trusted, confirm is not None)
     found = judging.go(planner)
     if _may_be_elsewhere(found, last, asked, judging):
-        scan = Scan(count, part.skipped, known=found.verdicts, until_corrupt=True)
+        stage = len(oracles) - 1
+        scan = Scan(count, part.skipped, found.verdicts, until_corrupt=True, stage=stage)
         found = judging.go(scan)
     if not any(one.verdict != "untestable" for one in judging.judgements.values()):
         raise _nothing_judged(part, judging)
     _check_ends(part, judging, asked)
-    probes = tuple((place, judgement.verdict) for place, judgement in judging.probes)
+    probes = tuple((place, judgement.verdict) for place, judgement, _ in judging.probes)
     result = outcome(replace(found, probes=probes), part, judging.judgements, last, asked)
     return replace(result, probes=tuple(_probe(part, *one) for one in judging.probes))
 
 
-def _probe(part: Span, place: int, judgement: Judgement) -> dict[str, object]:
-    step = part.candidates[place].step
-    return {"step": step, "verdict": judgement.verdict, "reason": judgement.reason}
+def _probe(part: Span, place: int, judgement: Judgement, oracle: str) -> dict[str, object]:
+    return {
+        "step": part.candidates[place].step,
+        "verdict": judgement.verdict,
+        "reason": judgement.reason,
+        "oracle": oracle,
+    }
 
 
 def _may_be_elsewhere(found: Found, oracle: Oracle, asked: Asked, judging: Judging) -> bool:

@@ -41,8 +41,9 @@ class Judging:
         tell: called with a line per probe, and with what is left.
         executor: of the judgings.
         known: judgements that are there already; they are told and not judged again.
-        judgements: one of each place: a corrupt one before others, an exact oracle's before all.
-        probes: every judging in its order, with its judgement.
+        judgements: one of each place, by the last oracle that was asked: a corrupt one before
+            others.
+        probes: every judging in its order: place, judgement, and name of the oracle.
     """
 
     candidates: Sequence[Checkpoint]
@@ -52,7 +53,8 @@ class Judging:
     executor: Executor
     known: Mapping[int, Judgement] = field(default_factory=dict)
     judgements: dict[int, Judgement] = field(default_factory=dict)
-    probes: list[tuple[int, Judgement]] = field(default_factory=list)
+    probes: list[tuple[int, Judgement, str]] = field(default_factory=list)
+    _stage: int = 0
     _seconds: list[float] = field(default_factory=list)
 
     def go(self, planner: Planner) -> Found:
@@ -75,6 +77,9 @@ class Judging:
 
     def _round(self, planner: Planner, places: Sequence[int]) -> None:
         stage = planner.stage
+        if stage != self._stage:  # what another oracle said counts no more
+            self._stage = stage
+            self.judgements.clear()
         known = self.known if stage == 0 else {}
         for place in places:
             if place in known:
@@ -83,13 +88,13 @@ class Judging:
         call = Timed(self.oracles[stage], self.candidates)
         left = [place for place in places if place not in known]
         for place, (judgement, seconds) in self.executor.run(call, left):
-            self._judged(place, judgement, seconds, stage)
+            self._judged(place, judgement, seconds)
             planner.tell(place, judgement.verdict)
         jobs = self.executor.jobs
         if line := left_line(self._seconds, planner.remaining(jobs), jobs):
             self.tell(line)
 
-    def _judged(self, place: int, judgement: Judgement, seconds: float, stage: int) -> None:
+    def _judged(self, place: int, judgement: Judgement, seconds: float) -> None:
         one = self.candidates[place]
         if self.session is not None:
             self.session.note(
@@ -100,9 +105,9 @@ class Judging:
                 seconds=round(seconds, 3),
             )
         before = self.judgements.get(place)
-        if stage > 0 or before is None or before.verdict != "corrupt":
+        if before is None or before.verdict != "corrupt":
             self.judgements[place] = judgement
-        self.probes.append((place, judgement))
+        self.probes.append((place, judgement, self.oracles[self._stage].name))
         self._seconds.append(seconds)
         saved = " (suspect when it was saved)" if one.status == "suspect" else ""
         self.tell(f"step {one.step}: {judgement.verdict}, {judgement.reason}{saved}")
