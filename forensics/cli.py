@@ -31,6 +31,9 @@ from .commands.opening import (
     run_argument,
 )
 from .commands.run import run_command
+from .commands.session_begin import replay_command, reset_command, start_command
+from .commands.session_judge import bad_command, good_command, skip_command, undo_command
+from .commands.session_told import log_command, status_command
 
 if TYPE_CHECKING:
     from sdc_guard.store.trace_reader import TraceReader
@@ -57,12 +60,26 @@ def main() -> None:
       sdc-bisect index runs/pretrain
       sdc-bisect run runs/pretrain
       sdc-bisect run runs/pretrain -- python check.py {ckpt}
+      sdc-bisect start archive --good 1000 --bad 9000
+      sdc-bisect good archive 5000
       sdc-bisect verify runs/pretrain -- python train.py --resume {ckpt} --until {step}
       sdc-bisect report runs/pretrain -o report.md
     """
 
 
-main.add_command(run_command)
+for command in (
+    run_command,
+    start_command,
+    good_command,
+    bad_command,
+    skip_command,
+    undo_command,
+    status_command,
+    log_command,
+    replay_command,
+    reset_command,
+):
+    main.add_command(command)
 
 
 @main.command("index")
@@ -218,10 +235,14 @@ def _bracket(
     from .oracles.trace import TraceOracle
     from .recorded import from_trace
     from .result import Result
+    from .sessions.open_bracket import open_bracket
 
     attempts = len(reader.run_file.attempts)
     known = newest_bracket(Session.all(reader.run), attempts, attempt)
-    if known is not None:
+    if (current := open_bracket(reader.run, candidates, attempt)) is not None:
+        progress(f"the open session's bracket: ({current.last_clean}, {current.first_corrupt}]")
+        result = current
+    elif known is not None:
         progress(f"the bracket that run found: ({known['last_clean']}, {known['first_corrupt']}]")
         result = Result.of_bracket(known)
     else:
