@@ -6,7 +6,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -59,7 +59,7 @@ def read_log(content: bytes, where: str) -> tuple[State, list[str]]:
             if parts and parts[0] == "start":
                 state = _started(_pairs(parts[1:]))
             elif parts:
-                state = State(**{**vars(state), "entries": (*state.entries, _entry(parts))})
+                state = replace(state, entries=(*state.entries, _entry(parts)))
         except (ValueError, KeyError, TypeError) as error:
             raise _no_log(f"line {number} cannot be read ({error})", where) from None
     return state, []
@@ -145,6 +145,8 @@ def _entry_line(entry: Entry, ambiguous: bool) -> str:
 
 def _entry(parts: Sequence[str]) -> Entry:
     """An entry; the content of what was judged is the only thing known of its mark."""
+    if len(parts) < 2:
+        raise ValueError("which step?")
     word, step, pairs = parts[0], int(parts[1]), _pairs(parts[2:])
     by = str(pairs.get("by", USER))
     judgement = None
