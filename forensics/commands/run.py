@@ -150,7 +150,7 @@ def _recorded_oracle(name: str, reader: TraceReader, asked: Asked) -> Oracle:
 
 def _search(part: Standing, judge: Oracle, live: Live | None, typed: SearchOptions) -> Result:
     from ..bracket import find_bracket_of
-    from ..oracles.user import AmongOthers
+    from ..oracles.judged_before import AmongOthers
 
     oracle = AmongOthers(judge, [by for _, _, by in part.known])
     executor = _executor(judge, typed)

@@ -101,8 +101,14 @@ def _take(path: Path, own: Owner) -> Owner | None:
 def _read(path: Path) -> Owner | None:
     """The owner; None if the file is gone or says nothing that can be read."""
     try:
-        return Owner(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return Owner(
+            int(content["pid"]),
+            str(content["host"]),
+            str(content["started"]),
+            float(content["since"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 

@@ -61,10 +61,11 @@ class Search:
             SessionDamaged: the open session's journal cannot be read.
             UsageError: another process judges in it, or it has other options.
         """
+        new = self._standing(self._new_state())  # options that do not fit begin nothing
         with contextlib.ExitStack() as stack:
             live = self._live(stack, tell)
             if live is None:
-                yield None, self._standing(self._new_state())
+                yield None, new
                 return
             live.by = self.judge[0]
             live.look_again(self.candidates)

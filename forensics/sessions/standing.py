@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sdc_guard.errors import UsageError
+from sdc_guard.errors import ArchiveIncomplete, UsageError
 
 from ..bracket import find_bracket_of
 from ..checkpoint import Checkpoint
-from ..oracles.judgement import Judgement
-from ..oracles.user import AmongOthers, UserOracle
+from ..oracles.judged_before import JudgedBefore
+from ..oracles.judgement import Judgement, Oracle
 from ..result import Result
 from ..search import Found, Verdict
 from ..search.asked import Asked
@@ -86,8 +86,14 @@ class Standing:
             ArchiveIncomplete: nothing could be judged, or it is not over.
             UsageError: an end is not what was said of it.
         """
-        others = [by for _, _, by in self.known]
-        oracle = AmongOthers(UserOracle(), others)
+        names = [by for _, _, by in self.known]
+        try:
+            return self._result(JudgedBefore(names))
+        except ArchiveIncomplete:
+            # what proves would judge more before it says that nothing is corrupt
+            return self._result(JudgedBefore(()))
+
+    def _result(self, oracle: Oracle) -> Result:
         return find_bracket_of(self.part, self.known, oracle, None, lambda _: None, self.asked)
 
     def place(self, checkpoint: Checkpoint) -> int | None:

@@ -187,6 +187,8 @@ def test_what_changed_is_judged_anew(archive: Path, tmp_path: Path) -> None:
 
 def test_swapped_ends_are_asked_about(archive: Path) -> None:
     one_line(call("start", archive, "--good", 500, "--bad", 100), 2, "bad is before good: swapped?")
+    check = ["--good", 500, "--bad", 100, "--", "sh", "-c", "exit {step}"]
+    one_line(call("run", archive, *check), 2, "bad is before good: swapped?")
     assert not (archive / ".sdc-bisect").exists()
     call("start", archive)
     call("bad", archive, 300)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, log2
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 from searched import Table, checkpoints, searched
 
 from forensics.bracket import find_bracket_of
+from forensics.oracles.judged_before import AmongOthers
 from forensics.oracles.judgement import Judgement
-from forensics.oracles.user import AmongOthers
 from forensics.search.asked import Asked, Noise
 from forensics.sessions.standing import Standing, chosen, contradiction, out_of_order, standing
 from forensics.sessions.state import Entry, State, event_of
@@ -192,6 +193,21 @@ def test_what_others_judged_proves_no_more_than_they_do() -> None:
     for others in (["user"], ["table", "command"]):
         mixed = AmongOthers(exact, others)
         assert (mixed.proves, mixed.persists) == (False, False)
+
+
+def test_what_an_oracle_proved_it_proves_from_the_journal_too() -> None:
+    proving = {"by": "trace"}
+    entries = [said(0, "good"), said(11, "bad"), *(said(p, "good") for p in range(1, 11))]
+    by_trace = State("", Asked(), entries=tuple(replace(one, **proving) for one in entries))
+    assert at(by_trace).result().proven
+    mixed = replace(by_trace, entries=(*by_trace.entries[:-1], entries[-1]))
+    assert not at(mixed).result().proven
+    # a judge that proves judges all before it says that nothing is corrupt; here some are not
+    nothing = State(
+        "", Asked(), entries=tuple(replace(said(p, "good"), **proving) for p in (0, 11))
+    )
+    assert at(nothing).following() is None
+    assert any("is not seen" in line for line in at(nothing).result().evidence)
 
 
 def test_ends_that_were_given_are_judged_first_and_not_turned_round() -> None:

@@ -1,23 +1,33 @@
-"""The user, who judges by hand: nothing is judged here."""
+"""Those whose judgements are all known: the user, and oracles that judged before."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Final
 
 from sdc_guard.errors import ArchiveIncomplete
 
 from ..checkpoint import Checkpoint
 from .judgement import Judgement, Oracle
 
+# proves, persists; of all others it is not known
+_TRAITS: Final[Mapping[str, tuple[bool, bool]]] = {"trace": (True, True), "shadow": (False, True)}
 
-class UserOracle:
-    """Stands for the user in a search whose judgements are all known."""
 
-    name = "user"
-    proves = False
-    persists = False
+class JudgedBefore:
+    """Stands for those who judged in a search that has nothing left to ask.
+
+    Args:
+        names: of theirs; what they prove together is what each of them does.
+    """
+
     concurrent = False
     cost: float | None = None
+
+    def __init__(self, names: Collection[str]) -> None:
+        alone = set(names)
+        self.name = alone.pop() if len(alone) == 1 else "several"
+        self.proves, self.persists = _TRAITS.get(self.name, (False, False))
 
     def judge(self, checkpoint: Checkpoint) -> Judgement:
         """Refuse.
