@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from sdc_guard.errors import ArchiveIncomplete, UsageError
 
@@ -22,6 +23,8 @@ from .search.choose import planner_for
 from .search.scan import Scan
 from .span import Span, span
 
+KNOWN: Final = "known before"  # in place of the oracle's name
+
 
 def find_bracket(
     candidates: Sequence[Checkpoint],
@@ -31,6 +34,7 @@ def find_bracket(
     asked: Asked | None = None,
     executor: Executor | None = None,
     confirm: Oracle | None = None,
+    known: Mapping[Checkpoint, Judgement] | None = None,
 ) -> Result:
     """Search for the first corrupt checkpoint.
 
@@ -43,6 +47,8 @@ def find_bracket(
         executor: of the judgings; by default this thread.
         confirm: an exact and expensive oracle: `oracle` bisects, and this one judges both ends of
             the bracket and goes on from there if it disagrees.
+        known: what `oracle` said before, of an interrupted search: it is not asked again. Not for
+            one that answers by chance.
 
     Raises:
         ArchiveIncomplete: not one checkpoint can be judged.
@@ -53,7 +59,12 @@ def find_bracket(
     """
     asked = asked or Asked()
     part = span(candidates, asked)
-    return find_bracket_of(part, (), oracle, session, tell, asked, executor, confirm)
+    before = [
+        (place, (known or {})[one], KNOWN)
+        for place, one in enumerate(part.candidates)
+        if one in (known or {})
+    ]
+    return find_bracket_of(part, before, oracle, session, tell, asked, executor, confirm)
 
 
 def find_bracket_of(

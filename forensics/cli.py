@@ -17,6 +17,7 @@ from sdc_guard.commands.group import OneLineErrors, json_option, json_text
 from sdc_guard.errors import (
     EXIT_ARCHIVE_INCOMPLETE,
     EXIT_RANGE_ONLY,
+    EXIT_USAGE,
     ArchiveIncomplete,
     UsageError,
 )
@@ -209,10 +210,10 @@ def report_command(run: str, output: Path | None, as_json: bool) -> None:
     if output is not None:
         try:
             output.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"the report cannot be written ({error.strerror})", where=str(output)
-            ) from None
+        except OSError as error:  # stdout has the report: with --json one object, and no second
+            what = f"the report cannot be written ({error.strerror})"
+            click.echo(f"sdc-bisect: {UsageError(what, where=str(output))}", err=True)
+            sys.exit(EXIT_USAGE)
 
 
 def _on_condition(result: Result, start: int, watched: float) -> Result:

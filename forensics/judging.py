@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from sdc_guard.errors import Interrupted, SdcGuardError
@@ -90,13 +91,14 @@ class Judging:
                 planner.tell(place, known[0].verdict)
             else:
                 left.append(place)
-        call = Timed(self.oracles[stage], self.candidates)
         if self.session is not None:
             for place in dict.fromkeys(left):
                 self.session.judging(self.candidates[place])
-        for place, (judgement, seconds) in self.executor.run(call, left):
-            self._judged(place, judgement, seconds)
-            planner.tell(place, judgement.verdict)
+        call = Timed(self.oracles[stage], self.candidates)
+        with closing(self.executor.run(call, left)) as answers:  # ends the others on Ctrl-C here
+            for place, (judgement, seconds) in answers:
+                self._judged(place, judgement, seconds)
+                planner.tell(place, judgement.verdict)
         jobs = self.executor.jobs
         if line := left_line(self._seconds, planner.remaining(jobs), jobs):
             self.tell(line)

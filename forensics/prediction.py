@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .checkpoint import Checkpoint
@@ -127,6 +127,9 @@ def predicted_of(
         mirrored=asked.first_good,
         between=_edges(start().found(), len(places)) if rates is None else None,
     )
+    if oracle.proves:  # bytes rot singly: where none is corrupt all are read
+        left = len(places) - len({place for place, _ in known})
+        prediction = replace(prediction, worst=max(prediction.worst, left))
     untestable = sum(not part.candidates[place].readable for place in places)
     return Predicted(len(places), untestable, prediction, oracle.cost, jobs, rates)
 

@@ -53,6 +53,10 @@ def of_order(
         if claim == "transition":
             text += ": a transition, not the first; --scan lists every one"
         return [*lines, text]
+    unread = found.first_corrupt - sum(place < found.first_corrupt for place in found.verdicts)
+    if claim == "first" and oracle.proves and unread:
+        checkpoints = "1 checkpoint" if unread == 1 else f"{unread} checkpoints"
+        lines.append(f"the bytes of {checkpoints} before it were not read; --scan reads them, too")
     if claim == "transition" and found.stable:
         lines.append(
             f"not every checkpoint before it was judged: that what is {after} stays {after} is "

@@ -60,7 +60,7 @@ def run_command(
     a second crash stops the search (with --noisy and --repeat it cannot be tested). {ckpt} and
     {step} are filled in. RUN may then be any folder of checkpoints.
 
-    Both ends are judged first, then each checkpoint at most once: ⌈log2 n⌉ + 2 judgings of n, and
+    Both ends are judged first, then each checkpoint at most once: of n, log2(n) + 2 rounded up, and
     one more for each that cannot be tested. It is assumed that what is corrupt stays corrupt;
     --scan assumes nothing and judges all.
 
@@ -69,8 +69,9 @@ def run_command(
     without one it begins one and ends it with the answer. See `start` for where they are kept.
 
     A judge that errs: --noisy asks where the answer tells most, until one checkpoint is the first
-    corrupt one with the --confidence asked for, or a range is. A judge that fails by chance at
-    corrupt checkpoints, and never at clean ones: --repeat N.
+    corrupt one with the --confidence asked for. One that says the same of a checkpoint each time
+    is not asked twice, and the answer is a range, mostly. A judge that fails by chance at corrupt
+    checkpoints, and never at clean ones: --repeat N.
 
     `exact` in the JSON output says that the first corrupt checkpoint is known, with none
     missing or untestable before it; `claim` is "first" or, where others before it were not
@@ -116,8 +117,9 @@ def run_command(
         if typed.dry_run:
             _tell_prediction(search.planned(), judge, typed, as_json)
             return
+        executor = _executor(judge, typed)
         live, part = stack.enter_context(search.session(progress))
-        result = _search(part, judge, live, typed)
+        result = _search(part, judge, live, executor)
         if reader is not None:
             result = _with_later_break(reader, result)
         tell_result(result, as_json)
@@ -148,12 +150,11 @@ def _recorded_oracle(name: str, reader: TraceReader, asked: Asked) -> Oracle:
     return ShadowOracle(reader) if name == "shadow" else TraceOracle(reader)
 
 
-def _search(part: Standing, judge: Oracle, live: Live | None, typed: SearchOptions) -> Result:
+def _search(part: Standing, judge: Oracle, live: Live | None, executor: Executor) -> Result:
     from ..bracket import find_bracket_of
     from ..oracles.judged_before import AmongOthers
 
     oracle = AmongOthers(judge, [by for _, _, by in part.known])
-    executor = _executor(judge, typed)
     return find_bracket_of(part.part, part.known, oracle, live, progress, part.asked, executor)
 
 

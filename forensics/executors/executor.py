@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Protocol, TypeVar
 
 Item = TypeVar("Item")
@@ -21,10 +21,10 @@ class Executor(Protocol):
 
     def run(
         self, call: Callable[[Item], Answer], items: Sequence[Item]
-    ) -> Iterator[tuple[Item, Answer]]:
+    ) -> Generator[tuple[Item, Answer]]:
         """Each item with its answer, as soon as it is there, in any order.
 
         What the call raises is raised after the answers of the others. On Ctrl-C the answers that
-        are there already still come, then KeyboardInterrupt.
+        are there already still come, then KeyboardInterrupt. Closing it ends what still runs.
         """
         ...

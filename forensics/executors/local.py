@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
@@ -23,16 +23,15 @@ class Local:
 
     def run(
         self, call: Callable[[Item], Answer], items: Sequence[Item]
-    ) -> Iterator[tuple[Item, Answer]]:
+    ) -> Generator[tuple[Item, Answer]]:
         """As `Executor.run`."""
         if self.jobs == 1:
             for item in items:
                 yield item, call(item)
             return
         pool = ThreadPoolExecutor(self.jobs)
-        running = {pool.submit(call, item): item for item in items}
-        try:
-            yield from answers(running)
+        try:  # from the first one on: Ctrl-C may come before the last one is submitted
+            yield from answers({pool.submit(call, item): item for item in items})
         except (KeyboardInterrupt, GeneratorExit):
             pool.shutdown(wait=False, cancel_futures=True)
             self.stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from sdc_guard.errors import UsageError
@@ -36,7 +36,7 @@ class OnRay:
 
     def run(
         self, call: Callable[[Item], Answer], items: Sequence[Item]
-    ) -> Iterator[tuple[Item, Answer]]:
+    ) -> Generator[tuple[Item, Answer]]:
         """As `Executor.run`; `call` and the items are pickled."""
         remote = self._ray.remote(call)
         references = {remote.remote(item): item for item in items}

@@ -89,9 +89,10 @@ class CommandOracle:
         if self._skip_crashes:
             return Judgement("untestable", f"the command {ended} twice: {last[0]}")
         raise CommandFailed(
-            f"the command {ended} on step {checkpoint.step}, twice: {last[0]}",
+            f"the command {ended} on step {checkpoint.step}: {last[0]}",
             where=" ".join(filled),
-            next_step="0 is clean, 1 corrupt, 125 cannot be tested; anything else stops the search",
+            next_step="it was run twice; 0 is clean, 1 corrupt, 125 cannot be tested; anything "
+            "else stops the search",
         )
 
     def stop(self) -> None:

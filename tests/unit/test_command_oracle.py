@@ -50,12 +50,12 @@ TRACEBACK = "echo 'Traceback (most recent call last)' >&2; echo 'OSError: gone' 
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        ("exit 9", "ended with 9 on step 7, twice: no output"),
-        (TRACEBACK, "crashed on step 7, twice: OSError: gone"),
+        ("exit 9", "ended with 9 on step 7: no output"),
+        (TRACEBACK, "crashed on step 7: OSError: gone"),
     ],
 )
 def test_a_second_crash_stops_the_search(tmp_path: Path, script: str, says: str) -> None:
-    with pytest.raises(CommandFailed, match=says):
+    with pytest.raises(CommandFailed, match=rf"{says}.*it was run twice"):
         oracle(counted(tmp_path, script)).judge(checkpoint())
     assert runs(tmp_path) == 2
     judgement = oracle(counted(tmp_path, script), skip_crashes=True).judge(checkpoint())

@@ -66,6 +66,20 @@ def test_ctrl_c_keeps_what_is_done_and_stops_the_rest() -> None:
     assert stopped.is_set()
 
 
+def test_to_close_a_round_stops_what_runs() -> None:
+    stopped = threading.Event()
+
+    def call(item: int) -> int:
+        if item:
+            stopped.wait(timeout=30)
+        return item
+
+    running = Local(2, stopped.set).run(call, [0, 1])
+    next(running)
+    running.close()
+    assert stopped.is_set()
+
+
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_an_interrupted_search_says_what_is_known(jobs: int) -> None:
     judge = table("gggggbbbb")

@@ -159,7 +159,9 @@ def test_each_judging_is_told_once() -> None:
 def test_an_exact_oracle_confirms_the_bracket_of_a_cheap_one() -> None:
     pattern = "g" * 20 + "b" * 12
     cheap, exact = table(pattern), table(pattern, proves=True, persists=True)
+    cheap.rotten = frozenset(cheap.verdicts)  # what the cheap one says counts no more
     result = searched(cheap, confirm=exact)
+    assert result.kind is None
     assert sorted(exact.asked) == [2000, 2100]
     assert len(cheap.asked) <= 7
     assert (result.last_clean, result.first_corrupt, result.proven) == (2000, 2100, True)
@@ -180,6 +182,23 @@ def test_an_exact_oracle_that_disagrees_goes_on_alone(edge: int) -> None:
 def test_what_the_cheap_one_cannot_judge_the_exact_one_may() -> None:
     result = searched(table("gguubb"), confirm=table("gggbbb", proves=True, persists=True))
     assert (result.last_clean, result.first_corrupt, result.exact) == (300, 400, True)
+
+
+def test_what_is_known_from_before_is_not_judged_again() -> None:
+    judge = table("g" * 20 + "b" * 12)
+    before = searched(judge)
+    judge.asked.clear()
+    candidates = checkpoints(list(judge.verdicts))
+    known = {
+        one: judge.judge(one)
+        for one in candidates
+        if one.step in {probe["step"] for probe in before.probes[:3]}
+    }
+    judge.asked.clear()
+    again = find_bracket(candidates, judge, None, lambda _: None, known=known)
+    assert judge.asked == [probe["step"] for probe in before.probes[3:]]
+    assert (again.last_clean, again.first_corrupt) == (2000, 2100)
+    assert [probe["oracle"] for probe in again.probes[:4]] == ["known before"] * 3 + ["table"]
 
 
 def test_an_archive_of_two_attempts_with_the_same_step() -> None:

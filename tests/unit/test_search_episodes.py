@@ -92,6 +92,9 @@ def test_the_first_one_corrupt_and_the_last_one_clean() -> None:
 def test_a_judge_whose_verdicts_last_needs_no_assumption() -> None:
     result = searched(table("ggggbbb", persists=True, proves=True))
     assert (result.claim, result.exact, result.proven) == ("first", True, True)
+    assert "the bytes of 2 checkpoints before it were not read; --scan reads them, too" in (
+        result.evidence
+    )
     assert "if what is corrupt" not in sentence(result.as_dict())
     result = searched(table("ggggbbb"))
     assert (result.claim, result.exact, result.monotone) == ("transition", True, None)

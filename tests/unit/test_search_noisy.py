@@ -188,9 +188,14 @@ def test_a_repeatable_oracle_is_asked_once_each_and_gets_a_range(seed: int) -> N
     assert means["tests"] <= 20
 
 
+def test_a_repeatable_oracle_is_asked_once_each_by_several_at_once(seed: int) -> None:
+    for i in range(10):
+        assert trial(seed + i, repeatable=True, jobs=6).rounds < 12  # `trial` looks for repeats
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
-def test_the_range_of_a_repeatable_oracle_in_2000_searches(seed: int, known: bool) -> None:
+def test_the_range_of_a_repeatable_oracle_in_1000_searches(seed: int, known: bool) -> None:
     means = trials(1000, seed, repeatable=True, known=known)
     assert means["held"] >= 0.93
     assert means["width"] <= 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import pytest
 import torch
 from session_archives import Answer, call, counting, file_of, judged, made
 
+from forensics.journal import Session
 from forensics.oracles.command import CommandOracle
 from forensics.sessions.lock import Owner, locked
 from sdc_guard.errors import UsageError
@@ -287,6 +289,24 @@ def test_the_answer_comes_before_what_cannot_be_written(archive: Path, tmp_path:
     assert done.code == 1
     assert "Checkpoint 900" in done.out
     assert "the answer cannot be kept" in done.err
+
+
+def test_a_full_disk_stops_no_search(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("start", archive)
+
+    def full(self: Session, event: str, **content: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Session, "note", full)
+    one_line(call("good", archive, 100), 2, "No space left")  # what is said by hand is kept or not
+    done = call("run", archive, *counting(tmp_path, BAD))
+    assert done.code == 1
+    assert "Checkpoint 900" in done.out
+    assert done.err.count("judgings are no longer kept") == 1
+    monkeypatch.undo()
+    assert "judged: none" in call("status", archive).out
 
 
 def test_run_answers_where_no_session_can_be_kept(archive: Path, tmp_path: Path) -> None:

@@ -130,8 +130,8 @@ def _follow(pattern: str, rng: random.Random) -> None:
             if undo:
                 state = state.after({"event": "undo"})
         asked.append(following.step)
-    assert len(asked) == len(set(asked))
-    assert len(asked) <= ceil(log2(len(pattern))) + 2 + pattern.count("u")
+        assert len(asked) == len(set(asked))
+        assert len(asked) <= ceil(log2(len(pattern))) + 2 + pattern.count("u")
     try:
         expected = searched(judge)
     except ArchiveIncomplete:
