@@ -219,7 +219,8 @@ def test_another_checkpoint_under_a_new_name_is_suspect(tmp_path: Path) -> None:
     )
 
 
-def test_tensors_of_the_next_step_are_a_race(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [3, 5])
+def test_tensors_of_a_neighbouring_step_are_a_race(other: int, tmp_path: Path) -> None:
     torch.manual_seed(SEED)
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Linear(8, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -230,7 +231,7 @@ def test_tensors_of_the_next_step_are_a_race(tmp_path: Path) -> None:
             optimizer.step()
             optimizer.zero_grad()
             states[step] = copy.deepcopy(dict(model.state_dict()))
-    states[4]["1.weight"] = states[5]["1.weight"]
+    states[4]["1.weight"] = states[other]["1.weight"]
     folder = tmp_path / "saved"
     folder.mkdir()
     found = saved(folder, [{"model": states[n], "step": n} for n in (2, 4, 6)])
@@ -239,6 +240,6 @@ def test_tensors_of_the_next_step_are_a_race(tmp_path: Path) -> None:
         judgements: list[Judgement] = [oracle.judge(one) for one in found]
     assert [one.verdict for one in judgements] == ["clean", "corrupt", "clean"]
     assert judgements[1].reason == (
-        "1 of 4 tensors hold step 5, and it says step 4 (model.1.weight first): "
+        f"1 of 4 tensors hold step {other}, and it says step 4 (model.1.weight first): "
         "saved while the training went on"
     )
