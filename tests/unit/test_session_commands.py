@@ -211,6 +211,9 @@ def test_ends_that_are_trusted_are_said_to_be(archive: Path) -> None:
     assert "the ends were trusted, not verified: 100 clean, 1600 corrupt" in answer.out
     assert "skipped as asked: 800, 900, 1000" in answer.out  # and the answer is a range
     assert "(700, 1600]" in answer.out
+    call("bad", archive, 1600)
+    verified = call("good", archive, 100, "--json")  # judged after all
+    assert verified.json["result"]["trusted"] == []
 
 
 def test_only_skipped_ones_left(archive: Path) -> None:
@@ -224,7 +227,9 @@ def test_only_skipped_ones_left(archive: Path) -> None:
     assert (result["exact"], result["skipped"]) == (False, [300, 400])
     call("undo", archive)
     assert call("bad", archive, 400).code == 3  # 300 is skipped
-    assert call("good", archive, 300).code == 1  # what is skipped may still be judged
+    judged_after_all = call("good", archive, 300, "--json")
+    assert judged_after_all.code == 1
+    assert judged_after_all.json["result"]["skipped"] == []
 
 
 def test_nothing_that_can_be_judged(archive: Path) -> None:
