@@ -34,7 +34,7 @@ def status_command(path: Path | None, named: Path | None, as_json: bool) -> None
       sdc-bisect status runs/pretrain --json
     """
     from ..sessions.archive import checkpoints_of
-    from ..sessions.live import changes
+    from ..sessions.changes import changes
     from ..sessions.standing import counted, out_of_order, standing
 
     home = home_of(path, named)

@@ -16,10 +16,11 @@ from ..checkpoint import Checkpoint
 from ..journal import Session
 from ..oracles.judgement import Judgement
 from ..result import Result
+from .changes import changes
 from .home import Home, is_guarded
 from .lines import JournalLines, parse
 from .lock import locked
-from .mark import Mark, compare, content_of, glance
+from .mark import Mark, content_of, glance
 from .standing import name_of
 from .state import USER, Entry, State, event_of, folded, start_event
 
@@ -146,40 +147,6 @@ class Live:
 
     def _name(self, checkpoint: Checkpoint) -> str:
         return name_of(checkpoint, self.home.archive)
-
-
-@dataclass(frozen=True)
-class Change:
-    """That a checkpoint is not, or no longer by its times, what was judged.
-
-    Attributes:
-        event: for the journal.
-        text: for the user; "" if its bytes are the same.
-    """
-
-    event: dict[str, Any]
-    text: str
-
-
-def changes(state: State, archive: Path, candidates: Sequence[Checkpoint]) -> list[Change]:
-    """Which of the judged checkpoints are not what they were. Those that are gone are left out."""
-    there = {name_of(one, archive): one for one in candidates}
-    newest = {x.name: x for x in state.entries if x.judgement is not None and x.mark is not None}
-    found = []
-    for name, entry in newest.items():
-        if name not in there or entry.mark is None or entry.judgement is None:
-            continue
-        what, mark = compare(entry.mark, there[name].path)
-        about = {"checkpoint": name, "step": entry.step, "at": time.time()}
-        if what == "touched":
-            found.append(Change({"event": "touched", **about, "mark": mark.as_dict()}, ""))
-        elif what == "changed":
-            text = (
-                f"step {entry.step} changed since it was judged ({entry.judgement.verdict}, by "
-                f"{entry.by}): that counts no more"
-            )
-            found.append(Change({"event": "changed", **about}, text))
-    return found
 
 
 def begin(

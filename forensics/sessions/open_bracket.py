@@ -7,8 +7,9 @@ from pathlib import Path
 
 from ..checkpoint import Checkpoint
 from ..result import Result
+from .changes import changes
 from .home import Home
-from .live import changes, read
+from .live import read
 from .standing import standing
 
 

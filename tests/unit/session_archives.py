@@ -57,3 +57,17 @@ def judged(folder: Path) -> list[int]:
     """The steps that such a command judged."""
     file = folder / "judged"
     return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def one_line(answer: Answer, code: int, *parts: str) -> None:
+    """An error: its code, on one line of stderr, nothing on stdout."""
+    assert answer.code == code, answer
+    assert answer.out == ""
+    lines = answer.err.splitlines()
+    assert lines[-1].startswith("sdc-bisect: ")
+    for part in parts:
+        assert part in lines[-1]
+
+
+def journal(archive: Path, number: int = 1) -> Path:
+    return archive / ".sdc-bisect" / f"{number:04d}" / "journal.jsonl"
