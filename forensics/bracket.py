@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from sdc_guard.errors import ArchiveIncomplete, UsageError
 
 from .checkpoint import Checkpoint
 from .executors.executor import Executor
 from .executors.local import Local
-from .journal import Session
+from .journal import Recorder
 from .judging import Judging
 from .oracles.judgement import Judgement, Oracle
 from .outcome import outcome
@@ -21,11 +23,13 @@ from .search.choose import planner_for
 from .search.scan import Scan
 from .span import Span, span
 
+KNOWN: Final = "known before"  # in place of the oracle's name
+
 
 def find_bracket(
     candidates: Sequence[Checkpoint],
     oracle: Oracle,
-    session: Session | None,
+    session: Recorder | None,
     tell: Callable[[str], None],
     asked: Asked | None = None,
     executor: Executor | None = None,
@@ -55,11 +59,38 @@ def find_bracket(
     """
     asked = asked or Asked()
     part = span(candidates, asked)
+    before = [
+        (place, (known or {})[one], KNOWN)
+        for place, one in enumerate(part.candidates)
+        if one in (known or {})
+    ]
+    return find_bracket_of(part, before, oracle, session, tell, asked, executor, confirm)
+
+
+def find_bracket_of(
+    part: Span,
+    known: Sequence[tuple[int, Judgement, str]],
+    oracle: Oracle,
+    session: Recorder | None,
+    tell: Callable[[str], None],
+    asked: Asked,
+    executor: Executor | None = None,
+    confirm: Oracle | None = None,
+) -> Result:
+    """`find_bracket` where something is known already.
+
+    Args:
+        part: the checkpoints to search.
+        known: places that were judged before, in that order, with the judgements and the names of
+            those who judged; they are not judged again.
+        oracle, session, tell, asked, executor, confirm, Raises: as `find_bracket`.
+    """
     oracles = [oracle] if confirm is None else [oracle, confirm]
     last = oracles[-1]
-    judging = Judging(part.candidates, oracles, session, tell, executor or Local(), known or {})
-    count = len(part.candidates)
-    planner = planner_for(asked, count, part.skipped, part.trusted, confirm is not None)
+    judging = Judging(part.candidates, oracles, session, tell, executor or Local())
+    _recall(judging, known, asked)
+    count, told = len(part.candidates), [(place, one.verdict) for place, one, _ in known]
+    planner = planner_for(asked, count, part.skipped, part.trusted, confirm is not None, told)
     found = judging.go(planner)
     if _may_be_elsewhere(found, last, asked, judging):
         stage = len(oracles) - 1
@@ -71,6 +102,16 @@ def find_bracket(
     probes = tuple((place, judgement.verdict) for place, judgement, _ in judging.probes)
     result = outcome(replace(found, probes=probes), part, judging.judgements, last, asked)
     return replace(result, probes=tuple(_probe(part, *one) for one in judging.probes))
+
+
+def _recall(judging: Judging, known: Sequence[tuple[int, Judgement, str]], asked: Asked) -> None:
+    """Take what is known; of a judge that fails by chance each run when it is asked for."""
+    if asked.repeat == 1:
+        for place, judgement, by in known:
+            judging.recall(place, judgement, by)
+        return
+    for place, judgement, by in known:
+        judging.known.setdefault(place, deque()).append((judgement, by))
 
 
 def _probe(part: Span, place: int, judgement: Judgement, oracle: str) -> dict[str, object]:

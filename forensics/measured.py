@@ -104,7 +104,7 @@ def _rows(tensor: torch.Tensor) -> tuple[int, int]:
     constant = 0
     ends = _wide(rows[:, 0]), _wide(rows[:, -1])
     alike = torch.nonzero(ends[0] == ends[1]).view(-1)  # most are not even that
-    for some in alike.split(max(1, _PIECE // rows.shape[1])):
+    for some in torch.split(alike, max(1, _PIECE // rows.shape[1])):
         part = _wide(rows[some])
         constant += int((part == part[:, :1]).all(dim=1).sum())
     return rows.shape[0], constant

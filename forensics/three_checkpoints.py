@@ -20,9 +20,8 @@ from .content import Content
 from .same_bits import same_bits
 
 FEW: Final = 0.1  # of the tensors, at most: a fault and no training step
-# An element jumps if it moves this many times as far as the tensor's elements do as a rule. The
-# largest change of a healthy small training's checkpoints is below 100 times the median one; a
-# flip of one of float32's four highest exponent bits is a factor of 2¹⁶.
+# An element jumps if it moves this many times as far as the tensor's elements do as a rule: far
+# beyond any update, and what a flip of the exponent's highest bit does to a weight below 2.
 JUMP: Final = 1e3
 RETURN: Final = 0.1  # of a jump: so near to its old place, or to its new one, an element is there
 _PIECE: Final = 1 << 20  # elements at a time
@@ -139,9 +138,13 @@ def jumps_of(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Jumps | None:
         if not far.any():
             continue
         first = start + int(far.to(torch.uint8).argmax()) if first is None else first
-        returned += int((far & (_distance(x, z) <= RETURN * jump)).sum())
-        stayed += int((far & (_distance(y, z) <= RETURN * jump)).sum())
+        returned += int((far & _is_near(_distance(x, z), jump)).sum())
+        stayed += int((far & _is_near(_distance(y, z), jump)).sum())
     return None if first is None else Jumps(returned, stayed, first)
+
+
+def _is_near(distance: torch.Tensor, jump: torch.Tensor) -> torch.Tensor:
+    return torch.isfinite(distance) & (distance <= RETURN * jump)
 
 
 def _usual_move(flat: list[torch.Tensor]) -> float:

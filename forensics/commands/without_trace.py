@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from sdc_guard.errors import ArchiveIncomplete, UsageError
 
+from .answering import progress
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from sdc_guard.store.trace_reader import TraceReader
 
@@ -49,19 +52,33 @@ def judge_of(
     return StatisticsOracle(candidates)
 
 
-def judged_in_turn(
-    candidates: Sequence[Checkpoint], asked: Asked, search: Callable[[Oracle], Result]
-) -> Result:
+def is_without_trace(run: Path, oracle: str) -> bool:
+    """Whether a path holds checkpoints that no guard recorded, to be judged all the same."""
+    from ..gathered import gathered
+    from ..readers.known import READERS
+
+    if oracle in ("trace", "shadow") or (run / "run.json").is_file():
+        return False
+    return run.exists() and bool(gathered(run, READERS))
+
+
+def judged_in_turn(candidates: Sequence[Checkpoint], asked: Asked, jobs: int) -> Result:
     """Search by what proves and is cheap first: checksums, then the values.
 
     Args:
         candidates: by step.
         asked: the search's options.
-        search: carries out a search with one judge.
+        jobs: judge so many at once.
 
     Raises:
         ArchiveIncomplete: neither can judge any of them.
     """
+    from ..bracket import find_bracket
+    from ..executors.local import Local
+
+    def search(judge: Oracle) -> Result:
+        return find_bracket(candidates, judge, None, progress, asked, Local(jobs))
+
     proven, unproven = None, _ends_unproven(candidates)
     if not unproven:
         try:

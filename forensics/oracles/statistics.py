@@ -28,8 +28,8 @@ LARGEST: Final = 1e30
 SMALLEST: Final = 1e-30
 # benchmarks/calibrate_checkpoints.py, 250 healthy checkpoints of seeds that no test uses: a layer's
 # largest weight was at most 26 times its median, and 12 times what it was in the untrained model.
-# Larger models have heavier tails: both have to be exceeded. A flip of the fourth highest bit of a
-# float32's exponent is a factor of 2¹⁶, one of the fifth, of 2⁸, is too small.
+# Larger models have heavier tails: both have to be exceeded. Of a float32's bits only the highest
+# of the exponent makes a weight below 2 that large: of most flips nothing is seen here.
 PEAK: Final = 1e3
 GROWTH: Final = 1e2
 _MOST_NAMED: Final = 3

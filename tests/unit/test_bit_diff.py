@@ -1,0 +1,146 @@
+"""Which bits differ, counted by hand; what three checkpoints say; seals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from forensics.archive_health import clock_troubles, file_system, is_local
+from forensics.bit_diff import bit_diff
+from forensics.checkpoint_diff import tensor_diffs
+from forensics.content import Content, StoredTensor
+from forensics.index import index
+from forensics.oracles.integrity import IntegrityOracle
+from forensics.sealing import sealed
+from forensics.three_checkpoints import FILE_BAD, NOTHING, WITHIN_THE_RUN, jumps_of, three_way
+
+
+def content(**tensors: torch.Tensor) -> Content:
+    return Content({
+        name: StoredTensor(one.dtype, tuple(one.shape), (), lambda one=one: one)
+        for name, one in tensors.items()
+    })  # fmt: skip
+
+
+def test_one_flipped_bit_of_each_part_of_a_float32() -> None:
+    one = torch.full((3, 5), 1.5)
+    other = one.clone()
+    other.view(torch.int32)[1, 2] ^= (1 << 30) | (1 << 3)
+    other.view(torch.int32)[2, 4] ^= -(1 << 31)
+    found = bit_diff(one, other)
+    assert (found.numel, found.changed, found.bits) == (15, 2, 3)
+    assert found.by_bit == {3: 1, 30: 1, 31: 1}
+    assert found.by_part == {"sign": 1, "exponent": 1, "mantissa": 1}
+    assert (found.index, found.before, found.after) == (7, 0x3FC00000, 0x7FC00008)
+    assert (found.before_value, found.after_value) == ("1.5", "nan")
+    assert found.largest == 3.0  # of the element that is finite in both
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sign", "exponent"),
+    [(torch.float64, 63, 52), (torch.float16, 15, 10), (torch.bfloat16, 15, 7)],
+)
+def test_parts_of_other_formats(dtype: torch.dtype, sign: int, exponent: int) -> None:
+    words = {8: torch.int64, 2: torch.int16}[dtype.itemsize]
+    one = torch.ones(4, dtype=dtype)
+    for bit, part in ((sign, "sign"), (exponent, "exponent"), (exponent - 1, "mantissa")):
+        other = one.clone()
+        other.view(words)[3] ^= -(1 << sign) if bit == sign else 1 << bit
+        found = bit_diff(one, other)
+        assert (found.by_bit, found.by_part, found.index) == ({bit: 1}, {part: 1}, 3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)), min_size=1))
+def test_counts_are_those_of_python(pairs: list[tuple[int, int]]) -> None:
+    one, other = (
+        torch.tensor([pair[i] - 2**31 for pair in pairs], dtype=torch.int32) for i in (0, 1)
+    )
+    found = bit_diff(one, other)
+    assert found.changed == sum(a != b for a, b in pairs)
+    assert found.bits == sum((a ^ b).bit_count() for a, b in pairs)
+
+
+def test_tensors_of_one_side_other_dtypes_and_shapes_are_told() -> None:
+    one = content(w=torch.ones(2), gone=torch.ones(1), t=torch.ones(3), s=torch.ones(2, 2))
+    other = content(w=torch.ones(2), new=torch.ones(1), t=torch.ones(3).half(), s=torch.ones(4))
+    kinds = {found.name: found.kind for found in tensor_diffs(one, other)}
+    assert kinds == {
+        "w": "same", "gone": "only in A", "new": "only in B", "t": "dtype", "s": "shape"
+    }  # fmt: skip
+
+
+def moving() -> tuple[Content, Content, Content]:
+    torch.manual_seed(3)
+    weights = [torch.randn(50, 20)]
+    for _ in range(2):
+        weights.append(weights[-1] + 0.01 * torch.randn(50, 20))
+    a, b, c = ({"w": x, "v": 2 * x} for x in weights)
+    return content(**a), content(**b), content(**c)
+
+
+def test_an_element_that_jumps_and_returns_is_a_damaged_file() -> None:
+    a, b, c = moving()
+    assert three_way(a, b, c).meaning == NOTHING
+    b.tensors["w"].read()[3, 3] = 1e9
+    found = three_way(a, b, c)
+    assert (found.meaning, found.shares) == (FILE_BAD, (1.0, 1.0, 1.0))
+    assert (found.jumps["w"].returned, found.jumps["w"].stayed) == (1, 0)
+    assert found.jumps["w"].first == 63
+    c.tensors["w"].read()[3, 3] = 1e9 + 5
+    assert three_way(a, b, c).meaning == WITHIN_THE_RUN
+
+
+def test_checkpoints_that_should_be_equal_speak_by_what_differs() -> None:
+    plain = {f"w{i}": torch.full((4,), float(i)) for i in range(20)}
+    bad = {**plain, "w3": plain["w3"] + 1}
+    assert three_way(content(**plain), content(**bad), content(**plain)).meaning == FILE_BAD
+    assert three_way(content(**plain), content(**bad), content(**bad)).meaning == WITHIN_THE_RUN
+
+
+def test_nan_is_a_jump() -> None:
+    a, b, c = (torch.linspace(0, 1, 30) + 0.01 * i for i in range(3))
+    b[4] = torch.nan
+    found = jumps_of(a, b, c)
+    assert found is not None
+    assert (found.returned, found.stayed, found.first) == (1, 0, 4)
+
+
+def test_a_seal_proves_what_the_format_cannot(tmp_path: Path) -> None:
+    path = tmp_path / "step-3.safetensors"
+    save_file({"w": torch.arange(64.0)}, path)
+    (one,) = index(tmp_path)
+    assert IntegrityOracle().judge(one).verdict == "untestable"
+    before = path.read_bytes()
+    assert sealed(one).done
+    assert path.read_bytes() == before
+    assert [x.path for x in index(tmp_path)] == [path]
+    assert IntegrityOracle().judge(one).verdict == "clean"
+    damaged = bytearray(before)
+    damaged[-3] ^= 1
+    path.write_bytes(damaged)
+    judgement = IntegrityOracle().judge(one)
+    assert (judgement.verdict, judgement.stored_bytes) == ("corrupt", True)
+    assert judgement.reason == "step-3.safetensors: not the bytes that were sealed"
+    assert sealed(one).what == "sealed already: step-3.safetensors.sdc-seal.json"
+    assert sealed(one, again=True).done
+    assert IntegrityOracle().judge(one).verdict == "clean"
+
+
+def test_what_a_doctor_tells(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save_file({"w": torch.ones(2)}, tmp_path / f"step-{step}.safetensors")
+    found = index(tmp_path)
+    assert clock_troubles(found, now=0.0) == [
+        "modified in the future by this machine's clock: step 1, 2"
+    ]
+    mounts = "/dev/a / ext4 rw\nserver:/x /data nfs4 rw\n"
+    assert file_system(Path("/data/run"), mounts) == "nfs4"
+    assert file_system(Path("/home"), mounts) == "ext4"
+    assert is_local("ext4")
+    assert not is_local("nfs4")
