@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from sdc_guard.errors import ArchiveIncomplete, UsageError
 from .checkpoint import Checkpoint
 from .executors.executor import Executor
 from .executors.local import Local
-from .journal import Session
+from .journal import Recorder
 from .judging import Judging
 from .oracles.judgement import Judgement, Oracle
 from .outcome import outcome
@@ -25,7 +26,7 @@ from .span import Span, span
 def find_bracket(
     candidates: Sequence[Checkpoint],
     oracle: Oracle,
-    session: Session | None,
+    session: Recorder | None,
     tell: Callable[[str], None],
     asked: Asked | None = None,
     executor: Executor | None = None,
@@ -52,26 +53,63 @@ def find_bracket(
     """
     asked = asked or Asked()
     part = span(candidates, asked)
+    return find_bracket_of(part, (), oracle, session, tell, asked, executor, confirm)
+
+
+def find_bracket_of(
+    part: Span,
+    known: Sequence[tuple[int, Judgement, str]],
+    oracle: Oracle,
+    session: Recorder | None,
+    tell: Callable[[str], None],
+    asked: Asked,
+    executor: Executor | None = None,
+    confirm: Oracle | None = None,
+) -> Result:
+    """`find_bracket` where something is known already.
+
+    Args:
+        part: the checkpoints to search.
+        known: places that were judged before, in that order, with the judgements and the names of
+            those who judged; they are not judged again.
+        oracle, session, tell, asked, executor, confirm, Raises: as `find_bracket`.
+    """
     oracles = [oracle] if confirm is None else [oracle, confirm]
     last = oracles[-1]
     judging = Judging(part.candidates, oracles, session, tell, executor or Local())
-    count = len(part.candidates)
-    planner = planner_for(asked, count, part.skipped, part.trusted, confirm is not None)
+    _recall(judging, known, asked)
+    count, told = len(part.candidates), [(place, one.verdict) for place, one, _ in known]
+    planner = planner_for(asked, count, part.skipped, part.trusted, confirm is not None, told)
     found = judging.go(planner)
     if _may_be_elsewhere(found, last, asked, judging):
-        scan = Scan(count, part.skipped, known=found.verdicts, until_corrupt=True)
+        stage = len(oracles) - 1
+        scan = Scan(count, part.skipped, found.verdicts, until_corrupt=True, stage=stage)
         found = judging.go(scan)
     if not any(one.verdict != "untestable" for one in judging.judgements.values()):
         raise _nothing_judged(part, judging)
     _check_ends(part, judging, asked)
-    probes = tuple((place, judgement.verdict) for place, judgement in judging.probes)
+    probes = tuple((place, judgement.verdict) for place, judgement, _ in judging.probes)
     result = outcome(replace(found, probes=probes), part, judging.judgements, last, asked)
     return replace(result, probes=tuple(_probe(part, *one) for one in judging.probes))
 
 
-def _probe(part: Span, place: int, judgement: Judgement) -> dict[str, object]:
-    step = part.candidates[place].step
-    return {"step": step, "verdict": judgement.verdict, "reason": judgement.reason}
+def _recall(judging: Judging, known: Sequence[tuple[int, Judgement, str]], asked: Asked) -> None:
+    """Take what is known; of a judge that fails by chance each run when it is asked for."""
+    if asked.repeat == 1:
+        for place, judgement, by in known:
+            judging.recall(place, judgement, by)
+        return
+    for place, judgement, by in known:
+        judging.known.setdefault(place, deque()).append((judgement, by))
+
+
+def _probe(part: Span, place: int, judgement: Judgement, oracle: str) -> dict[str, object]:
+    return {
+        "step": part.candidates[place].step,
+        "verdict": judgement.verdict,
+        "reason": judgement.reason,
+        "oracle": oracle,
+    }
 
 
 def _may_be_elsewhere(found: Found, oracle: Oracle, asked: Asked, judging: Judging) -> bool:

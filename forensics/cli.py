@@ -11,11 +11,18 @@ from pathlib import Path
 import click
 
 from sdc_guard.commands.group import OneLineErrors, json_option, json_text
-from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE, UsageError
+from sdc_guard.errors import (
+    EXIT_ARCHIVE_INCOMPLETE,
+    EXIT_USAGE,
+    UsageError,
+)
 from sdc_guard.lake.location import is_lake
 
 from .commands.opening import opened
 from .commands.run import run_command
+from .commands.session_begin import replay_command, reset_command, start_command
+from .commands.session_judge import bad_command, good_command, skip_command, undo_command
+from .commands.session_told import log_command, status_command
 from .commands.verify import verify_command
 
 
@@ -35,13 +42,27 @@ def main() -> None:
       sdc-bisect index runs/pretrain
       sdc-bisect run runs/pretrain
       sdc-bisect run runs/pretrain -- python check.py {ckpt}
+      sdc-bisect start archive --good 1000 --bad 9000
+      sdc-bisect good archive 5000
       sdc-bisect verify runs/pretrain -- python train.py --resume {ckpt} --until {step}
       sdc-bisect report runs/pretrain -o report.md
     """
 
 
-main.add_command(run_command)
-main.add_command(verify_command)
+for command in (
+    run_command,
+    verify_command,
+    start_command,
+    good_command,
+    bad_command,
+    skip_command,
+    undo_command,
+    status_command,
+    log_command,
+    replay_command,
+    reset_command,
+):
+    main.add_command(command)
 
 
 @main.command("index")
@@ -96,10 +117,10 @@ def report_command(run: str, output: Path | None, as_json: bool) -> None:
     if output is not None:
         try:
             output.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"the report cannot be written ({error.strerror})", where=str(output)
-            ) from None
+        except OSError as error:  # stdout has the report: with --json one object, and no second
+            what = f"the report cannot be written ({error.strerror})"
+            click.echo(f"sdc-bisect: {UsageError(what, where=str(output))}", err=True)
+            sys.exit(EXIT_USAGE)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sdc_guard.errors import Interrupted, SdcGuardError
 
 from .checkpoint import Checkpoint
 from .executors.executor import Executor
-from .journal import Session
+from .journal import Recorder
 from .oracles.judgement import Judgement, Oracle
 from .progress import left_line
 from .search import Found, Verdict
@@ -40,19 +41,22 @@ class Judging:
         session: keeps the journal; None when the answer is only needed on the way.
         tell: called with a line per probe, and with what is left.
         executor: of the judgings.
-        known: judgements that are there already; they are told and not judged again.
-        judgements: one of each place: a corrupt one before others, an exact oracle's before all.
-        probes: every judging in its order, with its judgement.
+        known: judgements of a place that are there already, with the names of those who judged;
+            each is told once where the place is asked for, and not judged again.
+        judgements: one of each place, by the last oracle that was asked: a corrupt one before
+            others.
+        probes: every judging in its order: place, judgement, and name of the oracle.
     """
 
     candidates: Sequence[Checkpoint]
     oracles: Sequence[Oracle]
-    session: Session | None
+    session: Recorder | None
     tell: Callable[[str], None]
     executor: Executor
-    known: Mapping[int, Judgement] = field(default_factory=dict)
+    known: dict[int, deque[tuple[Judgement, str]]] = field(default_factory=dict)
     judgements: dict[int, Judgement] = field(default_factory=dict)
-    probes: list[tuple[int, Judgement]] = field(default_factory=list)
+    probes: list[tuple[int, Judgement, str]] = field(default_factory=list)
+    _stage: int = 0
     _seconds: list[float] = field(default_factory=list)
 
     def go(self, planner: Planner) -> Found:
@@ -69,57 +73,65 @@ class Judging:
             raise self._interrupted(planner.found()) from None
         except SdcGuardError as error:
             if self.session is not None:
-                self.session.note("stopped", reason=error.what)
+                self.session.stopped(error.what)
             raise
         return planner.found()
 
     def _round(self, planner: Planner, places: Sequence[int]) -> None:
         stage = planner.stage
-        known = self.known if stage == 0 else {}
+        if stage != self._stage:  # what another oracle said counts no more
+            self._stage = stage
+            self.judgements.clear()
+        left = []
         for place in places:
-            if place in known:
-                self.judgements[place] = known[place]
-                planner.tell(place, known[place].verdict)
+            if stage == 0 and self.known.get(place):
+                known = self.known[place].popleft()
+                self.recall(place, *known)
+                planner.tell(place, known[0].verdict)
+            else:
+                left.append(place)
         call = Timed(self.oracles[stage], self.candidates)
-        left = [place for place in places if place not in known]
+        if self.session is not None:
+            for place in dict.fromkeys(left):
+                self.session.judging(self.candidates[place])
         for place, (judgement, seconds) in self.executor.run(call, left):
-            self._judged(place, judgement, seconds, stage)
+            self._judged(place, judgement, seconds)
             planner.tell(place, judgement.verdict)
         jobs = self.executor.jobs
         if line := left_line(self._seconds, planner.remaining(jobs), jobs):
             self.tell(line)
 
-    def _judged(self, place: int, judgement: Judgement, seconds: float, stage: int) -> None:
+    def recall(self, place: int, judgement: Judgement, by: str) -> None:
+        """Take a judgement that was kept."""
+        before = self.judgements.get(place)
+        if before is None or before.verdict != "corrupt":
+            self.judgements[place] = judgement
+        self.probes.append((place, judgement, by))
+
+    def _judged(self, place: int, judgement: Judgement, seconds: float) -> None:
         one = self.candidates[place]
         if self.session is not None:
-            self.session.note(
-                "probe",
-                step=one.step,
-                verdict=judgement.verdict,
-                reason=judgement.reason,
-                seconds=round(seconds, 3),
-            )
-        before = self.judgements.get(place)
-        if stage > 0 or before is None or before.verdict != "corrupt":
-            self.judgements[place] = judgement
-        self.probes.append((place, judgement))
+            self.session.judged(one, judgement, seconds)
+        self.recall(place, judgement, self.oracles[self._stage].name)
         self._seconds.append(seconds)
         saved = " (suspect when it was saved)" if one.status == "suspect" else ""
         self.tell(f"step {one.step}: {judgement.verdict}, {judgement.reason}{saved}")
 
     def _interrupted(self, found: Found) -> Interrupted:
         if self.session is not None:
-            self.session.note("stopped", reason="interrupted")
+            self.session.stopped("interrupted")
         count = f"{len(self.probes)} {'judging' if len(self.probes) == 1 else 'judgings'}"
         known = [
             f"{verdict}: {', '.join(map(str, steps))}"
             for verdict in ("clean", "corrupt", "untestable")
             if (steps := self._steps(verdict))
         ]
-        kept = "" if self.session is None else f"kept in {self.session.folder}; "
+        again = "run it again; --good STEP --bad STEP starts from what is known"
+        if self.session is not None:
+            again = f"the same command goes on from there: kept in {self.session.folder}"
         return Interrupted(
             f"stopped after {count}, {'; '.join(known) or 'nothing known'}",
-            next_step=f"{kept}run it again; --good STEP --bad STEP starts from what is known",
+            next_step=again,
         )
 
     def _steps(self, verdict: Verdict) -> list[int]:

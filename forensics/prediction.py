@@ -9,10 +9,12 @@ from typing import Any, Final
 from .checkpoint import Checkpoint
 from .oracles.judgement import Oracle
 from .progress import duration
+from .search import Found, Verdict
 from .search.asked import Asked
 from .search.choose import planner_for
+from .search.planner import Planner
 from .search.predict import EDGES, Prediction, predict
-from .span import span
+from .span import Span, span
 
 # Where the rates of a noisy judge are not given; the means of the priors
 ASSUMED: Final = (0.05, 0.2)
@@ -92,22 +94,44 @@ def predicted(
     Raises:
         UsageError: as `span`.
     """
-    part = span(candidates, asked)
+    return predicted_of(span(candidates, asked), (), oracle, asked, jobs)
+
+
+def predicted_of(
+    part: Span,
+    told: Sequence[tuple[int, Verdict]],
+    oracle: Oracle,
+    asked: Asked,
+    jobs: int,
+) -> Predicted:
+    """What is left of a search in which these places were judged."""
     places = [p for p in range(len(part.candidates)) if p not in part.skipped]
     renumbered = {old: new for new, old in enumerate(places)}
     trusted = {renumbered[old]: verdict for old, verdict in part.trusted.items()}
+    known = [(renumbered[old], verdict) for old, verdict in told if old in renumbered]
     rates = None
     if asked.noise is not None:
-        known = (asked.noise.false_positive, asked.noise.false_negative)
-        rates = (known[0] or ASSUMED[0], known[1] or ASSUMED[1])
+        given = (asked.noise.false_positive, asked.noise.false_negative)
+        rates = (given[0] or ASSUMED[0], given[1] or ASSUMED[1])
+
+    def start() -> Planner:
+        return planner_for(asked, len(places), (), trusted, told=known)
+
     prediction = predict(
-        lambda: planner_for(asked, len(places), (), trusted),
+        start,
         len(places),
         jobs,
         rates=rates,
         repeatable=asked.noise is None or asked.noise.repeatable,
         edges=EDGES if rates is None else _NOISY_EDGES,
         mirrored=asked.first_good,
+        between=_edges(start().found(), len(places)) if rates is None else None,
     )
     untestable = sum(not part.candidates[place].readable for place in places)
     return Predicted(len(places), untestable, prediction, oracle.cost, jobs, rates)
+
+
+def _edges(found: Found, count: int) -> tuple[int, int]:
+    """The first and the last place where the edge can be, by what is known."""
+    first = 0 if found.last_clean is None else found.last_clean + 1
+    return first, count if found.first_corrupt is None else found.first_corrupt

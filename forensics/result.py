@@ -32,7 +32,7 @@ class Result:
         kind: class of the fault ("state at rest", "stored bytes", ...), or None.
         verdict: intermittent, persistent, data or software, storage, undetermined; or None.
         rank: the rank it happened on, or None when unknown.
-        probes: each judging: {step, verdict, reason}.
+        probes: each judging: {step, verdict, reason, oracle}.
         evidence: sentences that the verdict rests on.
         unsettled: the exit code when nothing corrupt was found, but not everything is clean;
             None when it is.

@@ -89,6 +89,10 @@ class Interrupted(SdcGuardError):
     exit_code = EXIT_INTERRUPTED
 
 
+class SessionDamaged(SdcGuardError):
+    """A bisect session whose journal cannot be read, not merely cut short at its end."""
+
+
 class NotReproducible(SdcGuardError):
     """A replay whose differences cannot be told from a difference of the environment."""
 

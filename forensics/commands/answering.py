@@ -18,10 +18,16 @@ def progress(line: str) -> None:
     click.echo(f"  {line}", err=True)
 
 
-def answer(result: Result, as_json: bool) -> None:
-    """Print a result and end with its exit code."""
+def tell_result(result: Result, as_json: bool) -> None:
+    """Print a result."""
     from ..report import lines
 
     content = result.as_dict()
     click.echo(json_text(None, **content) if as_json else "\n".join(lines(content)))
+    sys.stdout.flush()
+
+
+def answer(result: Result, as_json: bool) -> None:
+    """Print a result and end with its exit code."""
+    tell_result(result, as_json)
     sys.exit(result.exit_code)

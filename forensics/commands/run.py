@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from sdc_guard.commands.group import json_option, json_text
 from sdc_guard.errors import EXIT_RANGE_ONLY, UsageError
 
-from .answering import answer, progress
+from .answering import progress, tell_result
 from .opening import attempt_option, command_argument, of_lineage, opened, run_argument
-from .search_options import SearchOptions, search_options
+from .search_options import OF_THE_SEARCH, SearchOptions, search_options
+from .session_place import session_option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sdc_guard.store.trace_reader import TraceReader
 
-    from ..checkpoint import Checkpoint
     from ..executors.executor import Executor
-    from ..journal import Session
     from ..oracles.judgement import Oracle
     from ..result import Result
     from ..search.asked import Asked
+    from ..sessions.live import Live
+    from ..sessions.standing import Standing
 
 
 @click.command("run")
@@ -40,12 +42,14 @@ if TYPE_CHECKING:
 )
 @search_options
 @attempt_option
+@session_option
 @json_option
 def run_command(
     run: Path,
     command: tuple[str, ...],
     oracle: str,
     attempt: int | None,
+    named: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -59,6 +63,10 @@ def run_command(
     Both ends are judged first, then each checkpoint at most once: ⌈log2 n⌉ + 2 judgings of n, and
     one more for each that cannot be tested. It is assumed that what is corrupt stays corrupt;
     --scan assumes nothing and judges all.
+
+    Every judging is kept: after Ctrl-C, or worse, the same command goes on. In a session that
+    `start` began it judges what is left, with the session's options, and the session stays open;
+    without one it begins one and ends it with the answer. See `start` for where they are kept.
 
     A judge that errs: --noisy asks where the answer tells most, until one checkpoint is the first
     corrupt one with the --confidence asked for, or a range is. A judge that fails by chance at
@@ -80,35 +88,52 @@ def run_command(
       sdc-bisect run archive --dry-run --cost 90 -- python check.py {ckpt}
     """
     from ..index import index
-    from ..journal import Session
     from ..oracles.command import CommandOracle
+    from ..sessions.home import Home, is_guarded
+    from ..sessions.of_run import Search
 
     typed = SearchOptions(**options)
     asked = typed.asked()
     judge: Oracle
-    if command and not (run / "run.json").is_file():
-        judge = CommandOracle(command, skip_crashes=asked.by_chance, cost=typed.cost)
-        candidates = index(run)
-        if typed.dry_run:
-            _tell_prediction(candidates, judge, asked, typed, as_json)
-            return
-        answer(_search(candidates, judge, None, asked, typed), as_json)
-        return
-    with opened(run, attempt) as reader:
-        if command:
+    with contextlib.ExitStack() as stack:
+        reader = None
+        if not command or is_guarded(run):
+            reader = stack.enter_context(opened(run, attempt))
+        if command or reader is None:
             judge = CommandOracle(command, skip_crashes=asked.by_chance, cost=typed.cost)
         else:
             judge = _recorded_oracle(oracle, reader, asked)
-        candidates = of_lineage(reader, attempt)
+        candidates = index(run) if reader is None else of_lineage(reader, attempt)
+        name = (judge.name, *command)
+        search = Search(
+            Home.of(run, named),
+            asked,
+            attempt,
+            name,
+            _typed(click.get_current_context()),
+            candidates,
+        )
         if typed.dry_run:
-            _tell_prediction(candidates, judge, asked, typed, as_json)
+            _tell_prediction(search.planned(), judge, typed, as_json)
             return
-        session = Session.new(run)
-        result = _search(candidates, judge, session, asked, typed)
-        result = _with_later_break(reader, result)
-        attempts = len(reader.run_file.attempts)
-        session.finish({**result.as_dict(), "attempts": attempts, "attempt": attempt})
-    answer(result, as_json)
+        live, part = stack.enter_context(search.session(progress))
+        result = _search(part, judge, live, typed)
+        if reader is not None:
+            result = _with_later_break(reader, result)
+        tell_result(result, as_json)
+        if live is not None:  # after the answer, which is known whatever becomes of the file
+            search.done(live, result)
+    sys.exit(result.exit_code)
+
+
+def _typed(context: click.Context) -> tuple[str, ...]:
+    """The options about what is searched that were given."""
+    return tuple(
+        option.opts[0]
+        for option in context.command.params
+        if option.name in OF_THE_SEARCH
+        and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    )
 
 
 def _recorded_oracle(name: str, reader: TraceReader, asked: Asked) -> Oracle:
@@ -123,16 +148,13 @@ def _recorded_oracle(name: str, reader: TraceReader, asked: Asked) -> Oracle:
     return ShadowOracle(reader) if name == "shadow" else TraceOracle(reader)
 
 
-def _search(
-    candidates: Sequence[Checkpoint],
-    judge: Oracle,
-    session: Session | None,
-    asked: Asked,
-    typed: SearchOptions,
-) -> Result:
-    from ..bracket import find_bracket
+def _search(part: Standing, judge: Oracle, live: Live | None, typed: SearchOptions) -> Result:
+    from ..bracket import find_bracket_of
+    from ..oracles.judged_before import AmongOthers
 
-    return find_bracket(candidates, judge, session, progress, asked, _executor(judge, typed))
+    oracle = AmongOthers(judge, [by for _, _, by in part.known])
+    executor = _executor(judge, typed)
+    return find_bracket_of(part.part, part.known, oracle, live, progress, part.asked, executor)
 
 
 def _executor(judge: Oracle, typed: SearchOptions) -> Executor:
@@ -164,16 +186,12 @@ def _with_later_break(reader: TraceReader, result: Result) -> Result:
     return replace(result, evidence=(*result.evidence, text), unsettled=EXIT_RANGE_ONLY)
 
 
-def _tell_prediction(
-    candidates: Sequence[Checkpoint],
-    judge: Oracle,
-    asked: Asked,
-    typed: SearchOptions,
-    as_json: bool,
-) -> None:
-    from ..prediction import predicted
+def _tell_prediction(part: Standing, judge: Oracle, typed: SearchOptions, as_json: bool) -> None:
+    from ..prediction import predicted_of
 
-    found = predicted(candidates, judge, asked, typed.jobs if judge.concurrent else 1)
+    jobs = typed.jobs if judge.concurrent else 1
+    told = [(place, judgement.verdict) for place, judgement, _ in part.known]
+    found = predicted_of(part.part, told, judge, part.asked, jobs)
     if as_json:
         click.echo(json_text("sdc-bisect.run-plan", **found.as_dict()))
     else:

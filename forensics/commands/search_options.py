@@ -26,7 +26,7 @@ def _steps(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]
 
 
 _RATE = click.FloatRange(0, 0.5, min_open=True, max_open=True)
-_OPTIONS = (
+_WHERE = (
     click.option(
         "--skip", default="", callback=_steps, metavar="STEPS", help="Not to judge: 250,300."
     ),
@@ -37,6 +37,8 @@ _OPTIONS = (
         "--first-good", is_flag=True, help="Find the first clean one after corrupt ones instead."
     ),
     click.option("--scan", is_flag=True, help="Judge every one, and list every transition."),
+)
+_JOBS = (
     click.option(
         "--jobs",
         type=click.IntRange(1),
@@ -52,6 +54,8 @@ _OPTIONS = (
         show_default=True,
         help="Where COMMAND runs: here, or on a Ray cluster that sees the same paths.",
     ),
+)
+_ERRS = (
     click.option("--noisy", is_flag=True, help="The judge errs; its rates may be unknown."),
     click.option(
         "--false-positive", type=_RATE, metavar="RATE", help="How often clean is called corrupt."
@@ -64,6 +68,8 @@ _OPTIONS = (
         default=None,
         help="Whether a noisy judge says the same of a checkpoint each time (default), or not.",
     ),
+)
+_REPEAT = (
     click.option(
         "--repeat",
         type=click.IntRange(1),
@@ -71,6 +77,8 @@ _OPTIONS = (
         metavar="N",
         help="Run a judge that fails by chance N times: one failure is corrupt.",
     ),
+)
+_CONFIDENCE = (
     click.option(
         "--confidence",
         type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
@@ -78,6 +86,8 @@ _OPTIONS = (
         show_default=True,
         help="Where chance has a part: the probability to stop at.",
     ),
+)
+_PLAN = (
     click.option("--dry-run", is_flag=True, help="Say how many judgings it takes; judge nothing."),
     click.option(
         "--cost",
@@ -98,16 +108,16 @@ class SearchOptions:
     trust_ends: bool
     first_good: bool
     scan: bool
-    jobs: int
-    executor: str
     noisy: bool
     false_positive: float | None
     false_negative: float | None
     repeatable: bool | None
-    repeat: int
     confidence: float
-    dry_run: bool
-    cost: float | None
+    repeat: int = 1
+    jobs: int = 1
+    executor: str = "local"
+    dry_run: bool = False
+    cost: float | None = None
 
     def asked(self) -> Asked:
         """What the options ask for together.
@@ -160,8 +170,22 @@ class SearchOptions:
             )
 
 
+# options of `run` that are about what is searched, not about how it is carried out
+OF_THE_SEARCH = (
+    "skip", "good", "bad", "trust_ends", "first_good", "scan", "noisy", "false_positive",
+    "false_negative", "repeatable", "repeat", "confidence",
+)  # fmt: skip
+
+
 def search_options(command: Command) -> Command:
     """Adds the options of a search; a command gets them as keyword arguments."""
-    for option in reversed(_OPTIONS):
+    for option in reversed((*_WHERE, *_JOBS, *_ERRS, *_REPEAT, *_CONFIDENCE, *_PLAN)):
+        command = option(command)
+    return command
+
+
+def session_options(command: Command) -> Command:
+    """Adds those of a search that goes on from command to command, whoever judges."""
+    for option in reversed((*_WHERE, *_ERRS, *_CONFIDENCE)):
         command = option(command)
     return command

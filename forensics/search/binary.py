@@ -33,6 +33,7 @@ class Binary:
         skipped: Collection[int] = (),
         known: Mapping[int, Verdict] | None = None,
     ) -> None:
+        self._count = count
         self._places = [place for place in range(count) if place not in skipped]
         self._skipped = tuple(skipped)
         self._verdicts: dict[int, Verdict] = dict(known or {})
@@ -51,7 +52,7 @@ class Binary:
                 between[i * (len(between) + 1) // (count + 1) - 1] for i in range(1, count + 1)
             )
         # beside an untestable one others are, often: a whole stretch was damaged
-        return tuple(_spread(between, self._misses, count))
+        return tuple(_spread(self._near_middle(between, count), self._misses, count))
 
     def tell(self, place: int, verdict: Verdict) -> None:
         """Take the verdict; that of a place known before is replaced."""
@@ -93,6 +94,14 @@ class Binary:
         if found.first_corrupt is None or found.last_clean is None:
             return []
         return [p for p in self._untold() if found.last_clean < p < found.first_corrupt]
+
+    def _near_middle(self, between: list[int], count: int) -> list[int]:
+        """Those that leave so few, whatever they say, that the bound of the class still holds."""
+        met = len(self.found().untestable)
+        left = (self._count - 1).bit_length() + 2 + met - len(self._probes)
+        most = 2 ** (left - 1) - 1 if count == 1 else len(between)
+        near = between[max(len(between) - 1 - most, 0) : most + 1]
+        return near or between[(len(between) - 1) // 2 :][:1]
 
 
 def _rounds(places: int, jobs: int) -> int:

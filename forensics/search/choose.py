@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from .asked import Asked, Noise
 from .binary import Binary
@@ -20,6 +20,7 @@ def planner_for(
     skipped: Collection[int] = (),
     trusted: Mapping[int, Verdict] | None = None,
     staged: bool = False,
+    told: Sequence[tuple[int, Verdict]] = (),
 ) -> Planner:
     """The search.
 
@@ -29,6 +30,8 @@ def planner_for(
         skipped: places that are not to be judged.
         trusted: verdicts of places that are taken without judging.
         staged: whether a second, exact oracle confirms.
+        told: places that were judged before, in that order. The search goes on as it would have
+            without a break; only one that repeats asks for each again, and must be told then.
     """
     known = dict(trusted or {})
     if asked.first_good:
@@ -44,7 +47,11 @@ def planner_for(
         planner = Staged(count, skipped)
     else:
         planner = Binary(count, skipped, known)
-    return Mirrored(planner) if asked.first_good else planner
+    planner = Mirrored(planner) if asked.first_good else planner
+    if asked.repeat == 1:
+        for place, verdict in told:
+            planner.tell(place, verdict)
+    return planner
 
 
 def _noisy(noise: Noise, asked: Asked, count: int, skipped: Collection[int]) -> Planner:

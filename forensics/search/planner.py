@@ -17,7 +17,7 @@ class Planner(Protocol):
 
     @property
     def stage(self) -> int:
-        """Which of the oracles judges this round: 0 unless there are several."""
+        """Which of the oracles judges the round that was asked for: 0 unless there are several."""
         ...
 
     def ask(self, count: int = 1) -> tuple[int, ...]:

@@ -37,6 +37,7 @@ def predict(
     edges: int = EDGES,
     mirrored: bool = False,
     seed: int = 0,
+    between: tuple[int, int] | None = None,
 ) -> Prediction:
     """Go through searches of monotone archives of which all can be judged.
 
@@ -49,12 +50,15 @@ def predict(
         edges: how many places of the edge to try at most.
         mirrored: whether corrupt ones come first.
         seed: of the errors.
+        between: the first and the last place where the edge may be; `count` is none.
     """
     rng = random.Random(seed)
-    number = min(edges, count + 1)
+    first, last = between or (0, count)
+    number = min(edges, last - first + 1)
     tests, rounds = [], []
     for i in range(number):
-        edge = i if number == count + 1 else round(i * count / (number - 1))
+        every = number == last - first + 1
+        edge = first + (i if every else round(i * (last - first) / (number - 1)))
         judged, went = _go(start(), jobs, _oracle(edge, rates, repeatable, mirrored, rng))
         tests.append(judged)
         rounds.append(went)

@@ -16,9 +16,8 @@ class Scan:
         skipped: places that are not to be judged.
         known: verdicts that are known already.
         until_corrupt: stop at the first corrupt one.
+        stage: which of the oracles judges.
     """
-
-    stage = 0
 
     def __init__(
         self,
@@ -26,7 +25,9 @@ class Scan:
         skipped: Collection[int] = (),
         known: Mapping[int, Verdict] | None = None,
         until_corrupt: bool = False,
+        stage: int = 0,
     ) -> None:
+        self.stage = stage
         self._places = [place for place in range(count) if place not in skipped]
         self._skipped = tuple(skipped)
         self._verdicts: dict[int, Verdict] = dict(known or {})

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ..errors import SdcGuardError, UsageError
+from ..errors import Interrupted, SdcGuardError, UsageError
 
 
 class OneLineErrors(click.Group):
@@ -24,7 +24,7 @@ class OneLineErrors(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (SdcGuardError, OSError) as raised:
+        except (SdcGuardError, OSError, KeyboardInterrupt) as raised:
             error = raised if isinstance(raised, SdcGuardError) else _of_system(raised)
             if ctx.meta.get("json"):
                 schema = f"{self.name}.{ctx.invoked_subcommand}"
@@ -34,8 +34,10 @@ class OneLineErrors(click.Group):
             ctx.exit(error.exit_code)
 
 
-def _of_system(error: OSError) -> SdcGuardError:
-    """A full disk, a missing permission: the system's own words, and the file."""
+def _of_system(error: OSError | KeyboardInterrupt) -> SdcGuardError:
+    """A full disk, a missing permission: the system's own words, and the file. Or Ctrl-C."""
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("stopped by Ctrl-C")
     return UsageError(error.strerror or str(error), where=str(error.filename or ""))
 
 

@@ -79,6 +79,15 @@ def publish_text(target: Path, text: str) -> None:
     publish(target, lambda path: path.write_text(text, encoding="utf-8"))
 
 
+def publish_text_once(target: Path, text: str) -> None:
+    """Publish a small text file, if there is none of that name.
+
+    Raises:
+        FileExistsError: there is one.
+    """
+    publish(target, lambda path: path.write_text(text, encoding="utf-8"), replace=False)
+
+
 @contextlib.contextmanager
 def exclusive(lock: Path) -> Iterator[bool]:
     """Hold an advisory lock file; yields False at once when another process holds it."""

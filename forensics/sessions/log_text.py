@@ -1,0 +1,201 @@
+"""`sdc-bisect log`: what was judged by whom, as text that `sdc-bisect replay` takes in again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sdc_guard.errors import UsageError
+
+from ..oracles.judgement import Judgement
+from ..search import Verdict
+from .lines import parse
+from .mark import Mark
+from .state import USER, Entry, State, asked_of, folded
+
+HEAD: Final = "# sdc-bisect log, version 1"
+_WORDS: Final[dict[Verdict, str]] = {"clean": "good", "corrupt": "bad", "untestable": "untestable"}
+_VERDICTS: Final[dict[str, Verdict]] = {word: verdict for verdict, word in _WORDS.items()}
+_SKIP: Final = "skip"
+
+
+def log_text(state: State) -> str:
+    """A session as text, a line per judging."""
+    steps = Counter({entry.step: 0 for entry in state.entries})
+    for _, step in {(entry.name, entry.step) for entry in state.entries}:
+        steps[step] += 1
+    lines = [HEAD, f"# archive: {ascii(state.archive)[1:-1]}"]
+    if state.undone:
+        lines.append(f"# taken back since: {state.undone}")
+    lines.append(_line("start", _start(state)))
+    lines += [_entry_line(entry, steps[entry.step] > 1) for entry in state.entries]
+    return "\n".join(lines) + "\n"
+
+
+def read_log(content: bytes, where: str) -> tuple[State, list[str]]:
+    """The session of a log, or of a journal, and what of it cannot be read.
+
+    Of the entries of a log that was written by hand only step and verdict need to be there; the
+    name of the checkpoint is then "".
+
+    Raises:
+        UsageError: it is neither, or nothing of its beginning can be read.
+    """
+    if content.lstrip().startswith(b"{"):
+        return _read_journal(content, where)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise _no_log("it is no text", where) from None
+    state = State("", asked_of({}))
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            parts = shlex.split(line, comments=True)
+            if parts and parts[0] == "start":
+                state = _started(_pairs(parts[1:]))
+            elif parts:
+                state = replace(state, entries=(*state.entries, _entry(parts)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise _no_log(f"line {number} cannot be read ({error})", where) from None
+    return state, []
+
+
+def _read_journal(content: bytes, where: str) -> tuple[State, list[str]]:
+    lines = parse(content)
+    left = [f"line {number} cannot be read and is left out" for number in lines.damaged]
+    if lines.torn is not None:
+        left.append("the last line was cut short and is left out")
+    events = list(lines.events)
+    while events:
+        try:
+            return folded(events), left
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if events[0]["event"] != "start":
+                break
+            # the events that fit together, from the first on
+            bad = next(i for i in range(len(events)) if not _fits(events[: i + 1]))
+            if bad == 0:
+                raise _no_log(f"its start cannot be read ({error})", where) from None
+            left.append(f"line {lines.numbers[bad]} says nothing and is left out")
+            del events[bad]
+    raise _no_log("its first line does not start a session", where)
+
+
+def _fits(events: Sequence[Mapping[str, Any]]) -> bool:
+    try:
+        folded(events)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+    return True
+
+
+def _no_log(what: str, where: str) -> UsageError:
+    return UsageError(
+        f"no log of a session: {what}",
+        where=where,
+        next_step="`sdc-bisect log > FILE` writes one; a line of it is `good 300` or `bad 500`",
+    )
+
+
+def _start(state: State) -> dict[str, Any]:
+    """The options that are not the usual ones."""
+    usual = asdict(asked_of({}))
+    content = {key: one for key, one in asdict(state.asked).items() if one != usual[key]}
+    if state.attempt is not None:
+        content["attempt"] = state.attempt
+    return content
+
+
+def _started(pairs: Mapping[str, Any]) -> State:
+    options = dict(pairs)
+    attempt = options.pop("attempt", None)
+    if attempt is not None and not isinstance(attempt, int):
+        raise ValueError("attempt is no number")
+    asked = asked_of(options)
+    if not all(isinstance(step, int | None) for step in (asked.good, asked.bad)):
+        raise ValueError("good and bad are steps")
+    return State("", asked, attempt)
+
+
+def _entry_line(entry: Entry, ambiguous: bool) -> str:
+    told = entry.judgement
+    content: dict[str, Any] = {"by": entry.by}
+    when = datetime.fromtimestamp(entry.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    content["at"] = when
+    if ambiguous:
+        content["checkpoint"] = entry.name
+    if entry.seconds is not None:
+        content["seconds"] = round(entry.seconds, 3)
+    if told is not None:
+        content["reason"] = told.reason
+        if told.stored_bytes:
+            content["stored_bytes"] = True
+        if told.watched is not None:
+            content["watched"] = told.watched
+    if entry.mark is not None and entry.mark.content is not None:
+        content["content"] = entry.mark.content
+    word = _SKIP if told is None else _WORDS[told.verdict]
+    return _line(f"{word} {entry.step}", content)
+
+
+def _entry(parts: Sequence[str]) -> Entry:
+    """An entry; the content of what was judged is the only thing known of its mark."""
+    if len(parts) < 2:
+        raise ValueError("which step?")
+    word, step, pairs = parts[0], int(parts[1]), _pairs(parts[2:])
+    by = str(pairs.get("by", USER))
+    judgement = None
+    if word != _SKIP:
+        verdict = _VERDICTS[word]
+        watched = pairs.get("watched")
+        judgement = Judgement(
+            verdict,
+            str(pairs.get("reason", "as the log says")),
+            pairs.get("stored_bytes") is True,
+            None if watched is None else float(watched),
+        )
+    seconds, content, when = pairs.get("seconds"), pairs.get("content"), pairs.get("at")
+    at = 0.0 if when is None else datetime.fromisoformat(str(when)).timestamp()
+    return Entry(
+        step,
+        str(pairs.get("checkpoint", "")),
+        judgement,
+        by,
+        at,
+        None if seconds is None else float(seconds),
+        None if content is None else Mark(0, 0, "", str(content)),
+    )
+
+
+def _line(start: str, content: Mapping[str, Any]) -> str:
+    return " ".join([start, *(f"{key}={_quoted(value)}" for key, value in content.items())])
+
+
+def _quoted(value: Any) -> str:
+    """Plain texts as they are; what JSON would read as something else, and others, as JSON."""
+    if isinstance(value, str) and _value(value) == value:
+        # a line break would end the entry
+        return shlex.quote(value) if value.isprintable() else shlex.quote(json.dumps(value))
+    return shlex.quote(json.dumps(value))
+
+
+def _pairs(parts: Iterable[str]) -> dict[str, Any]:
+    pairs = {}
+    for part in parts:
+        key, sign, value = part.partition("=")
+        if not sign:
+            raise ValueError(f"{part!r} is no KEY=VALUE")
+        pairs[key] = _value(value)
+    return pairs
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,42 @@
+"""What `verify` takes from a session that is still open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..checkpoint import Checkpoint
+from ..result import Result
+from .home import Home
+from .live import changes, read
+from .standing import standing
+
+
+def open_bracket(run: Path, candidates: Sequence[Checkpoint], attempt: int | None) -> Result | None:
+    """The bracket by now of the open session, once both of its ends are known.
+
+    Args:
+        run: folder of the run, or another archive.
+        candidates: its checkpoints.
+        attempt: that is looked at; a session of another one has no say.
+
+    Raises:
+        SessionDamaged: the session's journal cannot be read.
+    """
+    home = Home.of(run, None)
+    session = home.open_session()
+    if session is None:
+        return None
+    state, _ = read(home, session)
+    if state.attempt != attempt or state.asked.first_good or state.asked.by_chance:
+        return None
+    for change in changes(state, run, candidates):
+        state = state.after(change.event)
+    current = standing(state, run, candidates)
+    low, high = current.bracket()
+    if low is None or high is None:
+        return None
+    if (following := current.following()) is None:
+        return current.result()
+    evidence = f"of session {session.folder}, which is not finished: step {following.step} is next"
+    return Result("run", low, high, exact=False, proven=False, evidence=(evidence,))

@@ -1,0 +1,194 @@
+"""What a journal's events come to. Pure: no files, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, get_args
+
+from ..oracles.judgement import Judgement
+from ..search import Verdict
+from ..search.asked import Asked, Noise
+from .mark import Mark
+
+VERSION: Final = 1
+USER: Final = "user"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One judging, or that a checkpoint is not to be judged.
+
+    Attributes:
+        step: of the checkpoint.
+        name: its path in the archive.
+        judgement: what was said of it; None if it is to be skipped.
+        by: who said it: "user", or the name of an oracle.
+        at: when, in seconds since the epoch.
+        seconds: that the judging took; None where a user judged.
+        mark: of what was judged; None if it could not be taken.
+    """
+
+    step: int
+    name: str
+    judgement: Judgement | None
+    by: str = USER
+    at: float = 0.0
+    seconds: float | None = None
+    mark: Mark | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """A session.
+
+    Attributes:
+        archive: path of what is searched, as it was given.
+        asked: the search's options.
+        attempt: of a guarded run, the attempt that was asked for.
+        judge: of a session that `run` made: the oracle's name and command; else None.
+        began: seconds since the epoch.
+        entries: what counts, in its order.
+        undone: how many were taken back.
+    """
+
+    archive: str
+    asked: Asked
+    attempt: int | None = None
+    judge: tuple[str, ...] | None = None
+    began: float = 0.0
+    entries: tuple[Entry, ...] = ()
+    undone: int = 0
+
+    def after(self, event: Mapping[str, Any]) -> State:
+        """The session after one more event; one that is not known changes nothing.
+
+        Raises:
+            KeyError, TypeError, ValueError: the event lacks what belongs to it.
+        """
+        kind = event["event"]
+        if kind in ("probe", "skip"):
+            return replace(self, entries=(*self.entries, entry_of(event)))
+        if kind == "undo":
+            undone = self.undone + bool(self.entries)
+            return replace(self, entries=self.entries[:-1], undone=undone)
+        if kind == "changed":
+            left = (x for x in self.entries if x.name != event["checkpoint"] or not x.judgement)
+            return replace(self, entries=tuple(left))
+        if kind == "touched":
+            mark = Mark.of_dict(event["mark"])
+            entries = (
+                replace(x, mark=mark) if x.name == event["checkpoint"] else x for x in self.entries
+            )
+            return replace(self, entries=tuple(entries))
+        return self
+
+
+def begun(event: Mapping[str, Any]) -> State:
+    """The session that a journal's first event begins.
+
+    Raises:
+        KeyError, TypeError, ValueError: it does not begin one, or one of a later version.
+    """
+    if event["event"] != "start":
+        raise ValueError("the first line is no start")
+    if event["version"] != VERSION:
+        raise ValueError(f"version {event['version']}, not {VERSION}")
+    judge, attempt = event.get("judge"), event.get("attempt")
+    return State(
+        archive=str(event["archive"]),
+        asked=asked_of(event["asked"]),
+        attempt=None if attempt is None else int(attempt),
+        judge=None if judge is None else tuple(map(str, judge)),
+        began=float(event.get("at", 0)),
+    )
+
+
+def start_event(state: State) -> dict[str, Any]:
+    """The first event of a session."""
+    return {
+        "event": "start",
+        "version": VERSION,
+        "archive": state.archive,
+        "asked": asdict(state.asked),
+        "attempt": state.attempt,
+        "judge": None if state.judge is None else list(state.judge),
+        "at": state.began,
+    }
+
+
+def asked_of(stored: Mapping[str, Any]) -> Asked:
+    """The search's options as they are stored."""
+    noise = stored.get("noise")
+    content = {
+        **stored,
+        "skip": tuple(map(int, stored.get("skip", ()))),
+        "noise": None if noise is None else Noise(**noise),
+    }
+    return Asked(**content)
+
+
+def event_of(entry: Entry) -> dict[str, Any]:
+    """An entry as the journal's event."""
+    told = entry.judgement
+    content: dict[str, Any] = {"event": "skip" if told is None else "probe"}
+    content |= {"step": entry.step, "checkpoint": entry.name, "by": entry.by}
+    if told is not None:
+        content |= {"verdict": told.verdict, "reason": told.reason}
+        if told.stored_bytes:
+            content["stored_bytes"] = True
+        if told.watched is not None:
+            content["watched"] = told.watched
+        if entry.mark is not None:
+            content["mark"] = entry.mark.as_dict()
+    if entry.seconds is not None:
+        content["seconds"] = round(entry.seconds, 3)
+    return {**content, "at": entry.at}
+
+
+def entry_of(event: Mapping[str, Any]) -> Entry:
+    """The entry of a journal's event.
+
+    Raises:
+        KeyError, TypeError, ValueError: the event lacks what belongs to it.
+    """
+    seconds, watched = event.get("seconds"), event.get("watched")
+    judgement = None
+    if event["event"] == "probe":
+        judgement = Judgement(
+            verdict_of(event["verdict"]),
+            str(event["reason"]),
+            bool(event.get("stored_bytes", False)),
+            None if watched is None else float(watched),
+        )
+    return Entry(
+        step=int(event["step"]),
+        name=str(event["checkpoint"]),
+        judgement=judgement,
+        by=str(event.get("by", USER)),
+        at=float(event.get("at", 0)),
+        seconds=None if seconds is None else float(seconds),
+        mark=Mark.of_dict(event.get("mark")),
+    )
+
+
+def verdict_of(text: object) -> Verdict:
+    """A verdict by its name.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    for verdict in get_args(Verdict):
+        if verdict == text:
+            return verdict  # type: ignore[no-any-return]
+    raise ValueError(f"no verdict: {text!r}")
+
+
+def folded(events: Iterable[Mapping[str, Any]]) -> State:
+    """The session of a whole journal. Raises as `begun` and `State.after`."""
+    state: State | None = None
+    for event in events:
+        state = begun(event) if state is None else state.after(event)
+    if state is None:
+        raise ValueError("it is empty")
+    return state
