@@ -19,6 +19,7 @@ run, both with the same guard, measured in turns.
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import random
 import statistics
@@ -221,7 +222,8 @@ def _rank(
     limit = timedelta(seconds=120)
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=2, timeout=limit)
     if start is None:
-        train(run, plan, until)
+        done = train(run, plan, until, hashed=True)
+        (run / f"hashes-{rank}.json").write_text(json.dumps(done.hashes))
     else:
         Again(plan).replay(start, until, run, capture)
     dist.destroy_process_group()
@@ -239,15 +241,24 @@ def ranked_trial(site: str, seed: int, folder: Path, row: Row) -> None:
         fault = replace(fault_of(site, rng), rank=rank, bit=rng.randrange(20, 30))
         step = fault.step
         plan = replace(clean, faults=(fault,), draws=seed)
-    on_ranks(folder, plan)
-    found = answered(folder, OnRanks(clean))
+    on_ranks(folder / "twin", clean)
+    on_ranks(folder / "run", plan)
     row.trials += 1
+    if all(_same_hashes(folder, rank) for rank in range(2)):
+        row.without_effect += 1
+        return
+    found = answered(folder / "run", OnRanks(clean))
     right = (found.first_corrupt, found.exact) == (step, True)
     row.step += right
     row.rank += found.rank == rank
     if not right or found.rank != rank:
         said = f"step {found.first_corrupt} rank {found.rank} {found.kind}: {found.evidence[:3]}"
         row.missed.append(f"{site} at step {step} on rank {rank}: said {said}")
+
+
+def _same_hashes(folder: Path, rank: int) -> bool:
+    one, other = (folder / name / f"hashes-{rank}.json" for name in ("twin", "run"))
+    return one.read_text() == other.read_text()
 
 
 def replay_cost(seed: int, folder: Path, rounds: int) -> list[float]:

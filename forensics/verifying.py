@@ -17,7 +17,7 @@ from .chain import breaks
 from .checkpoint import Checkpoint
 from .counter_breaks import counter_breaks
 from .interval import Interval, asked, from_bracket, newest_bracket
-from .journal import Session
+from .journal import OF_RUNS, Session
 from .oracles.trace import TraceOracle
 from .recorded import from_trace, last_recorded
 from .replay import Replayer
@@ -115,7 +115,7 @@ class Verification:
             "attempt": self.asked.attempt,
             "attempts": self.attempts,
         }
-        with session_for(self.run, inputs, tell, fresh=self.asked.fresh) as session:
+        with session_for(self.run / OF_RUNS, inputs, tell, fresh=self.asked.fresh) as session:
             result = self._replayed(replayer, session, tell)
             about = {"attempts": self.attempts, "attempt": self.asked.attempt}
             session.finish({**result.as_dict(), **about})
