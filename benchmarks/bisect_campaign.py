@@ -5,7 +5,8 @@
 Each trial trains a small network with a guard that digests everything, one bit flipped at one
 site, and then asks what a user would: `verify`, and where the record shows nothing, `verify --from`
 the first checkpoint. A fault counts where a twin without it, hashed by another function, has other
-bits of state or gradients; what changed no bit has nothing to find.
+bits of state or gradients; what changed no bit has nothing to find, and what ends the training by
+an error is not silent.
 
 Exact means: the step is the fault's and is said to be exact. Tensor: those named are the one that
 was hit (of a module's output nothing of the kind is recorded). Element: of state at rest, a stored
@@ -56,6 +57,7 @@ class Row:
     """What became of the trials of one site."""
 
     trials: int = 0
+    ended: int = 0
     without_effect: int = 0
     accused_without_effect: int = 0
     step: int = 0
@@ -67,7 +69,7 @@ class Row:
     @property
     def scored(self) -> int:
         """Trials whose fault changed a bit."""
-        return self.trials - self.without_effect
+        return self.trials - self.ended - self.without_effect
 
 
 def verified(run: Path, replayer: Replayer, start: int | None = None) -> Result:
@@ -110,7 +112,11 @@ def trial(site: str, seed: int, folder: Path, row: Row) -> None:
         judge_file(row, fault, touched, answered(folder, Again(clean)), path)
         return
     twin = train(folder / "twin", clean, hashed=True)
-    done = train(folder / "run", replace(clean, faults=(fault,), draws=seed), hashed=True)
+    try:
+        done = train(folder / "run", replace(clean, faults=(fault,), draws=seed), hashed=True)
+    except RuntimeError:  # a negative step counter ends AdamW by itself: not silent
+        row.ended += 1
+        return
     assert done.records, done.missed
     differ = [step for step in twin.hashes if twin.hashes[step] != done.hashes[step]]
     found = answered(folder / "run", Again(clean))
@@ -307,14 +313,16 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     print(line({**machine(), "torch": torch.__version__, "seed": args.seed}))
-    print("| site | trials | changed bits | step exact | tensor | element | rank |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| site | trials | ended by itself | changed bits | step exact | tensor | element | rank |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     rows = each(SITES, args.trials, args.seed, trial)
     ranked = each(RANKED, args.ranks, args.seed + 10_000, ranked_trial)
     missed: Counter[str] = Counter()
     for site, row in [*rows.items(), *((f"{s}, 2 ranks", r) for s, r in ranked.items())]:
         rank = row.rank if "ranks" in site else ""
-        cells = [row.trials, row.scored, row.step, row.tensor, row.element, rank]
+        cells = [row.trials, row.ended, row.scored, row.step, row.tensor, row.element, rank]
         print(f"| {site} | " + " | ".join(map(str, cells)) + " |", flush=True)
         missed.update(row.missed)
     accused = 0
