@@ -5,7 +5,8 @@
 Each trial trains a small network with a guard that digests everything, one bit flipped at one
 site, and then asks what a user would: `verify`, and where the record shows nothing, `verify --from`
 the first checkpoint. A fault counts where a twin without it, hashed by another function, has other
-bits of state or gradients; what changed no bit has nothing to find.
+bits of state or gradients; what changed no bit has nothing to find, and what ends the training by
+an error is not silent.
 
 Exact means: the step is the fault's and is said to be exact. Tensor: those named are the one that
 was hit (of a module's output nothing of the kind is recorded). Element: of state at rest, a stored
@@ -19,6 +20,7 @@ run, both with the same guard, measured in turns.
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import random
 import statistics
@@ -55,6 +57,7 @@ class Row:
     """What became of the trials of one site."""
 
     trials: int = 0
+    ended: int = 0
     without_effect: int = 0
     accused_without_effect: int = 0
     step: int = 0
@@ -66,7 +69,7 @@ class Row:
     @property
     def scored(self) -> int:
         """Trials whose fault changed a bit."""
-        return self.trials - self.without_effect
+        return self.trials - self.ended - self.without_effect
 
 
 def verified(run: Path, replayer: Replayer, start: int | None = None) -> Result:
@@ -109,7 +112,11 @@ def trial(site: str, seed: int, folder: Path, row: Row) -> None:
         judge_file(row, fault, touched, answered(folder, Again(clean)), path)
         return
     twin = train(folder / "twin", clean, hashed=True)
-    done = train(folder / "run", replace(clean, faults=(fault,), draws=seed), hashed=True)
+    try:
+        done = train(folder / "run", replace(clean, faults=(fault,), draws=seed), hashed=True)
+    except RuntimeError:  # a negative step counter ends AdamW by itself: not silent
+        row.ended += 1
+        return
     assert done.records, done.missed
     differ = [step for step in twin.hashes if twin.hashes[step] != done.hashes[step]]
     found = answered(folder / "run", Again(clean))
@@ -221,7 +228,8 @@ def _rank(
     limit = timedelta(seconds=120)
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=2, timeout=limit)
     if start is None:
-        train(run, plan, until)
+        done = train(run, plan, until, hashed=True)
+        (run / f"hashes-{rank}.json").write_text(json.dumps(done.hashes))
     else:
         Again(plan).replay(start, until, run, capture)
     dist.destroy_process_group()
@@ -239,15 +247,24 @@ def ranked_trial(site: str, seed: int, folder: Path, row: Row) -> None:
         fault = replace(fault_of(site, rng), rank=rank, bit=rng.randrange(20, 30))
         step = fault.step
         plan = replace(clean, faults=(fault,), draws=seed)
-    on_ranks(folder, plan)
-    found = answered(folder, OnRanks(clean))
+    on_ranks(folder / "twin", clean)
+    on_ranks(folder / "run", plan)
     row.trials += 1
+    if all(_same_hashes(folder, rank) for rank in range(2)):
+        row.without_effect += 1
+        return
+    found = answered(folder / "run", OnRanks(clean))
     right = (found.first_corrupt, found.exact) == (step, True)
     row.step += right
     row.rank += found.rank == rank
     if not right or found.rank != rank:
         said = f"step {found.first_corrupt} rank {found.rank} {found.kind}: {found.evidence[:3]}"
         row.missed.append(f"{site} at step {step} on rank {rank}: said {said}")
+
+
+def _same_hashes(folder: Path, rank: int) -> bool:
+    one, other = (folder / name / f"hashes-{rank}.json" for name in ("twin", "run"))
+    return one.read_text() == other.read_text()
 
 
 def replay_cost(seed: int, folder: Path, rounds: int) -> list[float]:
@@ -296,14 +313,16 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     print(line({**machine(), "torch": torch.__version__, "seed": args.seed}))
-    print("| site | trials | changed bits | step exact | tensor | element | rank |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| site | trials | ended by itself | changed bits | step exact | tensor | element | rank |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     rows = each(SITES, args.trials, args.seed, trial)
     ranked = each(RANKED, args.ranks, args.seed + 10_000, ranked_trial)
     missed: Counter[str] = Counter()
     for site, row in [*rows.items(), *((f"{s}, 2 ranks", r) for s, r in ranked.items())]:
         rank = row.rank if "ranks" in site else ""
-        cells = [row.trials, row.scored, row.step, row.tensor, row.element, rank]
+        cells = [row.trials, row.ended, row.scored, row.step, row.tensor, row.element, rank]
         print(f"| {site} | " + " | ".join(map(str, cells)) + " |", flush=True)
         missed.update(row.missed)
     accused = 0

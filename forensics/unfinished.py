@@ -20,20 +20,21 @@ _EVERY: Final = 0.1
 
 @contextmanager
 def session_for(
-    run: Path, inputs: dict[str, Any], tell: Callable[[str], None], *, fresh: bool = False
+    parent: Path, inputs: dict[str, Any], tell: Callable[[str], None], *, fresh: bool = False
 ) -> Iterator[Session]:
     """The unfinished session with these inputs, or a new one; held by a lock for as long.
 
     Args:
-        run: the folder that sessions lie in.
+        parent: the folder that sessions lie in; made if it is not there.
         inputs: all that its answer depends on and that is known before; JSON values only.
         tell: called with a line if a session is gone on with.
         fresh: always a new one.
 
     Raises:
-        OSError: the run's folder cannot be written.
+        OSError: the folder cannot be written.
     """
-    for session in [] if fresh else reversed(Session.all(run)):
+    parent.mkdir(exist_ok=True)
+    for session in [] if fresh else _newest_first(parent):
         if session.result() is not None or _begun_with(session) != inputs:
             continue
         lock = _locked(session, _PATIENCE)
@@ -44,7 +45,7 @@ def session_for(
         with os.fdopen(lock):
             yield session
         return
-    session = Session.new(run)
+    session = Session.under(parent)
     lock = _locked(session, 0)
     session.note(_BEGUN, inputs=inputs)
     if lock is None:
@@ -52,6 +53,11 @@ def session_for(
         return
     with os.fdopen(lock):
         yield session
+
+
+def _newest_first(parent: Path) -> list[Session]:
+    numbered = (path for path in parent.iterdir() if path.name.isdigit() and path.is_dir())
+    return [Session(path) for path in sorted(numbered, reverse=True)]
 
 
 def _begun_with(session: Session) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from sdc_guard.detect.counters import KIND as COUNTER
 from sdc_guard.errors import ArchiveIncomplete, NotReproducible
@@ -35,6 +36,7 @@ from .result import Result
 Span = tuple[Checkpoint, int]
 """A checkpoint, and the last step to replay from it."""
 
+_CALIBRATIONS: Final = 2  # intervals after a difference: a second one, if the first differs, too
 MOST_TENSORS = 12  # located by element; the rest of a difference that wide says nothing more
 
 
@@ -98,12 +100,12 @@ class Verifier:
         if diagnosis.kind == "resume" or unchanged:  # the run had not changed it, the replay did
             raise self._inexact(start, folder, comparison)
         at_rest = bool(found.before) and known.carried  # the run itself shows it
-        later = next((span for span in after if span[0].step >= found.step), None)
-        if not at_rest and earlier is None and later is not None:
-            self._calibrate(later)
+        later = [span for span in after if span[0].step >= found.step]
+        if not at_rest and earlier is None and later:
+            self._calibrate(later[:_CALIBRATIONS])
         second = self._confirm(start, None if at_rest else earlier, found, folder)
         rung, why = self._verdict(diagnosis, second)
-        confirmed = at_rest or earlier is not None or later is not None
+        confirmed = at_rest or earlier is not None or bool(later)
         tensors = tuple(self._locate(found, second))
         left = len(found.first_tensors[1]) - len(tensors)
         finding = Finding(comparison, known, diagnosis, rung, why, confirmed, tensors, left)
@@ -144,12 +146,20 @@ class Verifier:
     def _counter(self, original: RunReader, after: int, until: int) -> CounterBreak | None:
         return next((x for x in counter_breaks(original) if after < x.step <= until), None)
 
-    def _calibrate(self, later: Span) -> None:
-        """Replay an interval that begins after the difference: it must not differ."""
-        start, until = later
-        comparison = self._compare(self._replay("calibration", start, until), start, until)
-        if comparison.difference is not None:
-            raise self._inexact(start, self.session.folder / "calibration", comparison)
+    def _calibrate(self, later: Sequence[Span]) -> None:
+        """Replay intervals that begin after the difference, until one does not differ.
+
+        There may be a fault of its own in one of them; an inexact resume shows in each.
+        """
+        inexact = None
+        for number, (start, until) in enumerate(later, start=1):
+            folder = self._replay(f"calibration-{number}", start, until)
+            comparison = self._compare(folder, start, until)
+            if comparison.difference is None:
+                return
+            inexact = inexact or self._inexact(start, folder, comparison)
+        if inexact is not None:
+            raise inexact
 
     def _confirm(
         self,

@@ -17,11 +17,12 @@ from .chain import breaks
 from .checkpoint import Checkpoint
 from .counter_breaks import counter_breaks
 from .interval import Interval, asked, from_bracket, newest_bracket
-from .journal import Session
+from .journal import OF_RUNS, Session
 from .oracles.trace import TraceOracle
 from .recorded import from_trace, last_recorded
 from .replay import Replayer
 from .result import STORED_BYTES, Result
+from .sessions.open_bracket import open_bracket
 from .storage import storage_result
 from .unfinished import session_for
 from .verify import Verifier
@@ -114,7 +115,7 @@ class Verification:
             "attempt": self.asked.attempt,
             "attempts": self.attempts,
         }
-        with session_for(self.run, inputs, tell, fresh=self.asked.fresh) as session:
+        with session_for(self.run / OF_RUNS, inputs, tell, fresh=self.asked.fresh) as session:
             result = self._replayed(replayer, session, tell)
             about = {"attempts": self.attempts, "attempt": self.asked.attempt}
             session.finish({**result.as_dict(), **about})
@@ -217,7 +218,10 @@ def _bracket(
     attempts = len(reader.run_file.attempts)
     recorded = last_recorded(reader)
     known = newest_bracket(Session.all(reader.run), attempts, attempt)
-    if known is not None:
+    if (current := open_bracket(reader.run, candidates, attempt)) is not None:
+        tell(f"the open session's bracket: ({current.last_clean}, {current.first_corrupt}]")
+        result = current
+    elif known is not None:
         tell(f"the bracket that run found: ({known['last_clean']}, {known['first_corrupt']}]")
         result = Result.of_bracket(known)
     else:

@@ -115,6 +115,7 @@ def _by_losses(
     from ..interval import asked
     from ..loss_verify import LossVerifier, default_start
     from ..replay import given_command
+    from ..sessions.home import Home
     from ..unfinished import session_for
 
     resume = given_command(command, False, None)
@@ -129,7 +130,7 @@ def _by_losses(
         "from": begin,
         "to": interval.until,
     }
-    folder = path if path.is_dir() else path.parent
+    folder = Home.of(path if path.is_dir() else path.parent, None).folder
     with _resumable(), session_for(folder, inputs, progress, fresh=fresh) as session:
         verifier = LossVerifier(logged, notes, resume, session, progress, replay_log)
         result = verifier.verify(interval.start, interval.until, interval.earlier, interval.after)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from sdc_guard.archive.compare import compare_tensors
+from sdc_guard.archive.compare import REWRITTEN, checksum, compare_tensors
 from sdc_guard.archive.manifest import FILE, Manifest
 from sdc_guard.archive.save import STATE_FILE
 from sdc_guard.errors import CheckpointUnreadable
@@ -75,9 +75,10 @@ def open_checkpoint(checkpoint: Checkpoint) -> Content:
 
 
 def check(checkpoint: Checkpoint) -> Integrity:
-    """Read every byte, and compare it with the file's checksums and the manifest's digests.
+    """Read every byte, and compare it with the file's checksums and the manifest's.
 
-    A tensor is intact if what there is of the two holds.
+    A tensor is intact if what there is of the two holds. Where all are, and the file is not the one
+    that was written, the file itself is damaged.
 
     Raises:
         CheckpointUnreadable: manifest or file is damaged, or missing.
@@ -100,6 +101,8 @@ def check(checkpoint: Checkpoint) -> Integrity:
             continue
         if found.mismatches:
             damaged[name] = found.reasons()[0].removeprefix(f"{name}: ")
+    if not damaged and manifest.xxh3 and checksum(file) != manifest.xxh3:
+        damaged[manifest.file] = REWRITTEN
     proven = {name for name in manifest.tensors if name not in damaged}
     sound = {*proven, *stored.intact} - damaged.keys()
     intact = tuple(name for name in content.tensors if name in sound)

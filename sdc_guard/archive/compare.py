@@ -16,6 +16,7 @@ from ..errors import CheckpointUnreadable
 from .manifest import Manifest
 from .torch_file import read_torch_file
 
+REWRITTEN: Final = "bytes of the file differ, though none in a tensor: names, sizes, numbers"
 _PIECE: Final = 1 << 22  # bytes
 
 
@@ -64,7 +65,7 @@ class ByteCheck:
             )
             lines.append(f"{found.name}: bytes differ from the recorded digest{where}")
         if self.rewritten and not lines:
-            lines.append("bytes of the file differ, though none in a tensor: names, sizes, numbers")
+            lines.append(REWRITTEN)
         return lines
 
 

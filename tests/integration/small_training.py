@@ -97,6 +97,9 @@ def train(
         chosen.register_hook(computed)
     # registered before the guard's, so that it strikes within the update
     optimizer.register_step_post_hook(lambda *_: strike("update", step, lambda: chosen.data))
+    optimizer.register_step_post_hook(
+        lambda *_: strike("counted", step, lambda: optimizer.state[chosen]["step"])
+    )
     options |= {"policy": "record", "digest_budget": budget}
     with Guard(model, optimizer, run=run, first_step=start + 1, **options) as guard:
         for step in range(start + 1, until + 1):
@@ -137,7 +140,7 @@ def train_apart(*arguments: object, **options: object) -> Path:
 
 def _element(fault: Fault) -> int:
     """In the embedding the first element of the rare token's row, which nothing reads for long."""
-    if fault.site == "step":
+    if fault.site in ("step", "counted"):
         return 0
     return RARE * 6 if fault.name == "0.weight" else 3
 
