@@ -65,7 +65,9 @@ def python() -> str:
         "-S",
         str(Path(__file__).with_name("preloaded_client.py")),
     ]
-    program.write_text(f'#!/bin/sh\n{shlex.join([*words, str(folder / "socket")])} "$@"\n')
+    # what asks for an interpreter by itself has to be the child of whoever started it
+    alone = f'[ "$1" = -I ] && exec {shlex.quote(sys.executable)} "$@"'
+    program.write_text(f'#!/bin/sh\n{alone}\n{shlex.join([*words, str(folder / "socket")])} "$@"\n')
     program.chmod(0o755)
 
     def end() -> None:
