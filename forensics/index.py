@@ -46,6 +46,8 @@ def _order(one: Checkpoint) -> tuple[int, int, str]:
 
 def _what_else(path: Path) -> str:
     """What a path without a checkpoint is, where that is known."""
+    if not path.is_file():  # a folder; a pipe would be waited for
+        return "no checkpoint there"
     try:
         with path.open("rb") as file:
             beginning = file.read(ENOUGH)

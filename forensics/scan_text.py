@@ -22,9 +22,20 @@ def scan_line(one: Scanned) -> str:
     return f"{checkpoint.step:>10}  {verdict:<10}{reasons}{notes}".rstrip()
 
 
-def scan_lines(found: Sequence[Scanned]) -> list[str]:
-    """A line for each checkpoint, and a summary."""
-    return [line for one in found for line in (scan_line(one), *_parts(one))] + summary(found)
+def scan_lines(found: Sequence[Scanned], *, values: bool = False) -> list[str]:
+    """A line for each checkpoint, and a summary.
+
+    Args:
+        found: by step.
+        values: whether those of the clean ones were looked at, too.
+    """
+    lines = [line for one in found for line in (scan_line(one), *_parts(one))] + summary(found)
+    if not values and any(one.status == "clean" for one in found):
+        lines.append(
+            "clean: the bytes that were written, or sealed; whether their values are sound, even "
+            "finite, was not looked at: --statistics does"
+        )
+    return lines
 
 
 def _not_evaluated(one: Scanned) -> list[str]:

@@ -47,9 +47,10 @@ def scan_command(path: Path, jobs: int, statistics: bool | None, as_json: bool) 
     proves is compared with its neighbours and with what a training leaves: that suspects, and
     does not prove.
 
-    clean: each tensor fits its checksum. corrupt: bytes are not those that were written. suspect:
-    something contradicts it, or it looks unusual. untested: there is no checksum, and nothing
-    speaks against it. unreadable: cut off, incomplete, or no checkpoint.
+    clean: each tensor fits its checksum; --statistics looks at their values, too. corrupt: bytes
+    are not those that were written. suspect: something contradicts it, or it looks unusual.
+    untested: there is no checksum, and nothing speaks against it. unreadable: cut off, incomplete,
+    or no checkpoint.
 
     \b
     Exit codes: 1 something is corrupt or suspect, else 5 something cannot be read, else 0.
@@ -73,7 +74,7 @@ def scan_command(path: Path, jobs: int, statistics: bool | None, as_json: bool) 
         told = not_checkable(answers)
         click.echo(json_text("sdc-bisect.scan", checkpoints=rows, not_checkable=told))
     else:
-        click.echo("\n".join(scan_lines(answers)))
+        click.echo("\n".join(scan_lines(answers, values=bool(statistics))))
     sys.exit(_exit_code(answers))
 
 

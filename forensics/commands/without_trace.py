@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from sdc_guard.errors import ArchiveIncomplete, UsageError
+from sdc_guard.errors import EXIT_RANGE_ONLY, ArchiveIncomplete, UsageError
 
 from .answering import progress
 
@@ -92,7 +92,20 @@ def judged_in_turn(candidates: Sequence[Checkpoint], asked: Asked, jobs: int) ->
         said = (f"not proven: {unproven}",)
     else:
         said = ("the bytes of those judged fit their checksums",)
-    return replace(suspected, evidence=(*suspected.evidence, *said, _ONLY_VALUES))
+    answer = replace(suspected, evidence=(*suspected.evidence, *said, _ONLY_VALUES))
+    return _with_unread(answer, candidates, () if proven is None else proven.skipped)
+
+
+def _with_unread(
+    result: Result, candidates: Sequence[Checkpoint], skipped: Sequence[int]
+) -> Result:
+    """Say which checkpoints could not be read, also where the last judge was not asked of them."""
+    unread = {one.step for one in candidates if not one.readable} | {*skipped}
+    if not unread - {*result.skipped}:
+        return result
+    everything = tuple(sorted(unread | {*result.skipped}))
+    unsettled = EXIT_RANGE_ONLY if result.unsettled is None else result.unsettled
+    return replace(result, skipped=everything, unsettled=unsettled)
 
 
 def _ends_unproven(candidates: Sequence[Checkpoint]) -> str:

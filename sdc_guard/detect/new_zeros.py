@@ -115,10 +115,13 @@ class NewZeros:
 
 
 def _units(shape: Sequence[int], numel: int) -> tuple[int, ...]:
-    """Elements of a row and of a column of a matrix; of a filter's, all that belong to it.
+    """Elements of a row and of a column of a matrix.
+
+    Those of a filter are what one output sees, and what sees one input at one of its taps: what is
+    rare and stands at an edge is missing from some taps only.
 
     One for what is no matrix, and for a part of one, of which it is not known how it was cut.
     """
     if len(shape) < 2 or prod(shape) != numel or not numel:
         return (1,)
-    return numel // shape[0], numel // shape[1]
+    return numel // shape[0], shape[0]

@@ -48,6 +48,7 @@ def over(signals: StepSignals, budget: float | None = 1e-5) -> list[list[int]]:
         ([300, 0, 0, 0], False),
         ([0, 0, 100, 0], False),  # a filter of 4 · 5 · 5
         ([0, 0, 200, 0], False),  # an input channel of 8 · 5 · 5
+        ([0, 0, 24, 0], False),  # three of its taps: what is rare was at an edge
         ([0, 40, 0, 0], False),  # each element of a vector is a unit's own
         ([150, 1, 0, 0], False),  # a unit that is off shows in its bias, too
         ([150, 0, 0, 64], False),  # and in the next layer
