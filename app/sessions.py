@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from forensics.journal import Session
-from forensics.report import sentence
+from forensics.wording import sentence
 
 _DEFAULTS: dict[str, Any] = {
     "schema": {"name": "sdc-bisect.run", "version": 1},

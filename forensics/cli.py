@@ -11,12 +11,11 @@ from pathlib import Path
 import click
 
 from sdc_guard.commands.group import OneLineErrors, json_option, json_text
-from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE, EXIT_USAGE, UsageError
-from sdc_guard.lake.location import is_lake
+from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE
 
 from .commands.diff import diff_command
 from .commands.doctor import doctor_command
-from .commands.opening import opened
+from .commands.report import report_command
 from .commands.run import run_command
 from .commands.scan import scan_command
 from .commands.seal import seal_command
@@ -47,7 +46,7 @@ def main() -> None:
       sdc-bisect start archive --good 1000 --bad 9000
       sdc-bisect good archive 5000
       sdc-bisect verify runs/pretrain -- python train.py --resume {ckpt} --until {step}
-      sdc-bisect report runs/pretrain -o report.md
+      sdc-bisect report runs/pretrain -o report.html
     """
 
 
@@ -67,6 +66,7 @@ for command in (
     log_command,
     replay_command,
     reset_command,
+    report_command,
 ):
     main.add_command(command)
 
@@ -98,39 +98,6 @@ def index_command(path: Path, as_json: bool) -> None:
     if unreadable:
         click.echo(f"sdc-bisect: cannot be judged: step {', '.join(unreadable)}", err=True)
         sys.exit(EXIT_ARCHIVE_INCOMPLETE)
-
-
-@main.command("report")
-@click.argument("run")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file, too.")
-@json_option
-def report_command(run: str, output: Path | None, as_json: bool) -> None:
-    """Report what was recorded of RUN and found in it, as Markdown or JSON.
-
-    RUN is a folder, or ducklake:CATALOG?run=NAME for a run that was uploaded: its checkpoints
-    and sessions are not there.
-    """
-    from .index import index
-    from .journal import Session
-    from .report import markdown
-
-    with opened(run, None) as reader:
-        found = [] if is_lake(run) else index(Path(run))
-        results = [r for session in Session.all(reader.run) if (r := session.result())]
-        if as_json:
-            rows = [checkpoint.as_dict() for checkpoint in found]
-            name = reader.run_file.name
-            text = json_text("sdc-bisect.report", run=name, checkpoints=rows, results=results)
-        else:
-            text = markdown(reader, found, results)
-    click.echo(text)
-    if output is not None:
-        try:
-            output.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:  # stdout has the report: with --json one object, and no second
-            what = f"the report cannot be written ({error.strerror})"
-            click.echo(f"sdc-bisect: {UsageError(what, where=str(output))}", err=True)
-            sys.exit(EXIT_USAGE)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def progress(line: str) -> None:
 
 def tell_result(result: Result, as_json: bool) -> None:
     """Print a result."""
-    from ..report import lines
+    from ..reporting.result_lines import lines
 
     content = result.as_dict()
     click.echo(json_text(None, **content) if as_json else "\n".join(lines(content)))

@@ -95,7 +95,7 @@ _ENDS = ("last_clean", "first_corrupt")
 
 def lines(view: View) -> list[str]:
     """A session in words."""
-    from ..report import lines as of_result
+    from ..reporting.result_lines import lines as of_result
 
     if view.result is not None:
         return [*view.notes, *of_result(view.result.as_dict())]

@@ -11,8 +11,9 @@ from forensics.bracket import find_bracket
 from forensics.checkpoint import Checkpoint
 from forensics.interval import asked
 from forensics.oracles.judgement import Judgement
-from forensics.report import lines, sentence
+from forensics.reporting.result_lines import lines
 from forensics.result import Result
+from forensics.wording import sentence
 from sdc_guard.errors import UsageError
 
 NAN = "not finite: 0.weight param"

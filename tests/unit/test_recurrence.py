@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forensics.report import markdown
 from traces import make_run, step, write
 
-from forensics.report import markdown
 from sdc_guard import RunReader
 from sdc_guard.detect.recurrence import CHANCE, AttemptAlerts, Recurrence, recurrences
 from sdc_guard.store.run_file import Attempt

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forensics.report import markdown, sentence
 from traces import make_run, step, turning_steps, write
 
-from forensics.report import markdown, sentence
 from forensics.result import Result
 from sdc_guard import RunReader
 from sdc_guard.store.run_file import Attempt
@@ -58,11 +58,12 @@ def test_results_from_before_there_were_shares_and_dates(tmp_path: Path) -> None
     result = Result("run", 50, None, exact=False, proven=False).as_dict()
     del result["watched"]
     run = make_run(tmp_path)
-    with RunReader(run) as reader:
-        text = markdown(reader, [], [result, {**result, "finished": 1e9}])
+    finished(run, result, at=None)
+    finished(run, result, at=1e9)
+    text = markdown(report_on(run))
     assert "## Result of `sdc-bisect run`\n" in text
     assert "## Result of `sdc-bisect run` of 2001-09-09 01:46:40 UTC\n" in text
-    assert text.count("Nothing corrupt was found up to step 50") == 2
+    assert text.count("\nNothing corrupt was found up to step 50") == 2
 
 
 def test_the_report_says_what_was_not_watched(tmp_path: Path) -> None:
@@ -76,8 +77,7 @@ def test_the_report_says_what_was_not_watched(tmp_path: Path) -> None:
             ("events", {"step": 0, "kind": "capture", "detail": "one compiled step"}),
         ],
     )
-    with RunReader(run) as reader:
-        text = markdown(reader, [], [])
+    text = markdown(report_on(run))
     assert "10 steps recorded (0 to 9), 4 layers, 1 attempts." in text
     assert "1 of them skipped: no update was applied." in text
     # 8 of the 4·9 transitions up to step 9

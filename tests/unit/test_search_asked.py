@@ -6,8 +6,9 @@ import pytest
 from searched import checkpoints, searched, table
 
 from forensics.bracket import find_bracket
-from forensics.report import lines, sentence
+from forensics.reporting.result_lines import lines
 from forensics.search.asked import Asked
+from forensics.wording import sentence
 from sdc_guard.errors import ArchiveIncomplete, UsageError
 
 

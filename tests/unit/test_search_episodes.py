@@ -8,8 +8,9 @@ import pytest
 from searched import Table, searched, table
 
 from forensics.executors.local import Local
-from forensics.report import lines, sentence
+from forensics.reporting.result_lines import lines
 from forensics.search.asked import Asked
+from forensics.wording import sentence
 
 
 def two_episodes(rng: random.Random) -> str:

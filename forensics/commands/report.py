@@ -1,0 +1,150 @@
+"""`sdc-bisect report`: what was recorded, searched and found, to be mailed to others."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from sdc_guard.commands.group import json_option
+from sdc_guard.errors import EXIT_USAGE, ArchiveIncomplete, RunNotFound, UsageError
+from sdc_guard.lake.location import is_lake
+
+from .answering import progress
+from .opening import opened
+from .session_place import session_option
+
+if TYPE_CHECKING:
+    from ..checkpoint import Checkpoint
+    from ..reporting.facts import Report, Told
+
+_FORMATS: Final = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json"}
+
+
+@click.command("report")
+@click.argument("place", metavar="[PATH]", required=False)
+@session_option
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file, too; "
+              "its suffix says the format.")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["md", "html", "json"]),
+              help="Markdown (the default), one HTML page with figures, or JSON.")  # fmt: skip
+@json_option
+def report_command(
+    place: str | None, named: Path | None, output: Path | None, form: str | None, as_json: bool
+) -> None:
+    """Report what was recorded of PATH, searched and found: Markdown, HTML or JSON.
+
+    PATH is a run's folder, an archive of checkpoints, or ducklake:CATALOG?run=NAME for a run that
+    was uploaded: its checkpoints and sessions are not there. Without PATH it is what --session is
+    about, or the working directory. The page is one file: it asks no other machine for anything.
+    HTML goes to the file alone, unless --format html asks for it on stdout.
+
+    \b
+    Examples:
+      sdc-bisect report runs/pretrain
+      sdc-bisect report runs/pretrain -o report.html
+      sdc-bisect report archive --format json
+      sdc-bisect report --session ~/searches/archive -o report.html
+    """
+    by_suffix = None if output is None else _FORMATS.get(output.suffix.lower())
+    chosen = "json" if as_json else form or by_suffix or "md"
+    click.get_current_context().meta["json"] = as_json or chosen == "json"
+    if as_json and form not in (None, "json"):
+        raise UsageError(f"--json and --format {form} contradict each other")
+    text = _written(_gathered(place, named), chosen)
+    if output is None or chosen != "html":
+        click.echo(text, nl=False)
+    if output is not None:
+        _write(output, text)
+
+
+def _written(report: Report, form: str) -> str:
+    if form == "html":
+        from ..reporting.page import page
+
+        text = page(report)
+    elif form == "json":
+        from ..reporting.as_json import as_json
+
+        text = as_json(report)
+    else:
+        from ..reporting.markdown import markdown
+
+        text = markdown(report)
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _write(output: Path, text: str) -> None:
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:  # stdout has the report: with --json one object, and no second
+        what = f"the report cannot be written ({error.strerror})"
+        click.echo(f"sdc-bisect: {UsageError(what, where=str(output))}", err=True)
+        sys.exit(EXIT_USAGE)
+    progress(f"written: {output} ({len(text.encode()) / 1000:,.0f} kB)")
+
+
+def _gathered(given: str | None, named: Path | None) -> Report:
+    from ..reporting.gather import report_of_archive, report_of_run
+    from ..sessions.home import is_guarded
+
+    place = given or _archive_of(named)
+    now = time.time()
+    if is_lake(place):
+        with opened(place, None) as reader:
+            return report_of_run(reader, place, (), (), now)
+    path = Path(place)
+    if not is_guarded(path) and (found := _checkpoints(path)):
+        return report_of_archive(place, found, _sessions(path, named, None), now)
+    with opened(place, None) as reader:
+        told = _sessions(path, named, len(reader.run_file.attempts))
+        return report_of_run(reader, place, _checkpoints(path), told, now)
+
+
+def _checkpoints(path: Path) -> list[Checkpoint]:
+    """Those that are there; a run need not have any."""
+    from ..index import index
+
+    try:
+        return index(path)
+    except (ArchiveIncomplete, RunNotFound):
+        return []
+
+
+def _archive_of(named: Path | None) -> str:
+    """What --session is about; without it the working directory."""
+    from ..reporting.sessions_told import named_archive
+
+    if named is None:
+        return "."
+    archive = named_archive(named)
+    if archive is None:
+        raise UsageError(
+            "no session there says whose it is", where=str(named), next_step="give PATH, too"
+        )
+    return str(archive)
+
+
+def _sessions(path: Path, named: Path | None, attempts: int | None) -> tuple[Told, ...]:
+    """The sessions of what lies at `path`, or those in the folder that is named.
+
+    Raises:
+        UsageError: the newest there is of something else.
+    """
+    from ..journal import FILE, Session
+    from ..reporting.sessions_told import named_archive, sessions_in, told
+    from ..sessions.home import Home
+
+    archive = None if named is None else named_archive(named)
+    if archive is not None and archive != path.absolute():
+        raise UsageError(
+            f"the session there is of {archive}",
+            where=str(named),
+            next_step="give that one, or another --session DIR",
+        )
+    if named is not None and (named / FILE).is_file():
+        return (told(Session(named), attempts=attempts),)
+    return sessions_in(Home.of(path, named), attempts)

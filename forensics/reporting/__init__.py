@@ -1,0 +1,1 @@
+"""The report of a run or an archive: gathered once, written as Markdown, JSON or a page."""

@@ -1,0 +1,317 @@
+"""All that a report says, gathered once and written in three forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from ..checkpoint import Checkpoint
+
+State = Literal["corrupt", "suspect", "clean", "unknown"]
+Part = Literal["sign", "exponent", "mantissa", "bit"]
+
+MAX_ALERTS: Final = 200  # rows of the alerts' table
+MAX_CHECKPOINTS: Final = 300
+MAX_LOG_LINES: Final = 300
+
+
+@dataclass(frozen=True)
+class Bit:
+    """A bit of a word: its place, 0 the lowest, what it is part of, and its two values."""
+
+    position: int
+    part: Part
+    before: int
+    after: int
+
+    @property
+    def flipped(self) -> bool:
+        """Whether it changed."""
+        return self.before != self.after
+
+
+@dataclass(frozen=True)
+class LocatedElement:
+    """An element that is proven to have changed, bit by bit.
+
+    Attributes:
+        kind, name, index: which: kind of tensor, its name, element counted row by row.
+        dtype: of its words; None where it is not known, and then every part is "bit".
+        before, after: its bits in hexadecimal.
+        before_value, after_value: its values as text.
+        bits: from the highest to the lowest.
+    """
+
+    kind: str
+    name: str
+    index: int
+    dtype: str | None
+    before: str
+    after: str
+    before_value: str | None
+    after_value: str | None
+    bits: tuple[Bit, ...]
+
+    @property
+    def flipped(self) -> tuple[Bit, ...]:
+        """The bits that changed, from the highest to the lowest."""
+        return tuple(bit for bit in self.bits if bit.flipped)
+
+
+@dataclass(frozen=True)
+class GoBack:
+    """Where to go on from.
+
+    Attributes:
+        step, path, status: of the checkpoint; None where there is none to advise.
+        why: what the advice rests on, or why there is none.
+        command: the recorded resume command, filled in for that checkpoint; None if none is known.
+        then: commands that say more, with what each is for.
+    """
+
+    step: int | None
+    path: str | None
+    status: str | None
+    why: str
+    command: str | None = None
+    then: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The answer.
+
+    Attributes:
+        state: "corrupt" by an exact comparison only; "suspect" by a statistic, a command or an
+            open incident; "clean" where what was recorded or judged is, else "unknown".
+        sentence: it, in one sentence.
+        rests_on: what it rests on, a sentence each.
+        limits: what it does not claim, a sentence each.
+        last_clean, first_corrupt: steps; None where there is none.
+        exact: whether no step lies between them that may be the first.
+        proven: whether an exact comparison convicts.
+        rank: that it happened on; None where that is not known.
+        kind, verdict: class of the fault, and the replay ladder's verdict.
+        elements: what is located, bit by bit.
+        tensors: all that differ, as they are stored.
+        source: what says so: a session's name, "alerts", "checkpoints", or "".
+    """
+
+    state: State
+    sentence: str
+    rests_on: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    last_clean: int | None = None
+    first_corrupt: int | None = None
+    exact: bool = False
+    proven: bool = False
+    rank: int | None = None
+    kind: str | None = None
+    verdict: str | None = None
+    elements: tuple[LocatedElement, ...] = ()
+    tensors: tuple[Mapping[str, Any], ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a guard recorded.
+
+    Attributes:
+        steps, first, last: how many different ones, and the ends; None where there is none.
+        skipped: steps whose update was not applied.
+        layers, attempts, world_size, ranks: how many; `ranks` have recorded steps.
+        digests: of state, in all.
+        compared, possible: transitions of a tensor from step to step.
+        shadow, shadow_unequal: passes, and those that did not repeat bit for bit.
+    """
+
+    steps: int
+    first: int | None
+    last: int | None
+    skipped: int
+    layers: int
+    attempts: int
+    world_size: int
+    ranks: int
+    digests: int
+    compared: int
+    possible: int
+    shadow: int
+    shadow_unequal: int
+
+    @property
+    def share(self) -> float:
+        """Of the transitions, those that were compared; 1 when there was none."""
+        return min(self.compared / self.possible, 1.0) if self.possible else 1.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A series over the steps, thinned.
+
+    Attributes:
+        name: "loss", "gradient norm" or "state digested".
+        points: (step, value); finite; at most curves.MAX_POINTS.
+        undrawn: (step, what, count) of values that are NaN or infinite.
+        width: steps that share a bin; 1 where nothing is left out.
+    """
+
+    name: str
+    points: tuple[tuple[int, float], ...]
+    undrawn: tuple[tuple[int, str, int], ...] = ()
+    width: int = 1
+
+
+@dataclass(frozen=True)
+class AlertRow:
+    """The alerts of one step, detector and severity.
+
+    Attributes:
+        step, detector, severity: which.
+        layer: the name of the one with the largest score; "" for the whole step.
+        layers: how many different ones.
+        ranks: those that raised one.
+        score, threshold: of the one with the largest score.
+        text: what it says.
+    """
+
+    step: int
+    detector: str
+    severity: str
+    layer: str
+    layers: int
+    ranks: tuple[int, ...]
+    score: float | None
+    threshold: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Attempted:
+    """One start of the training process.
+
+    Attributes:
+        attempt, first_step, started: which; seconds since the epoch.
+        environment: its fingerprint.
+        changed: against the attempt before: name, before, now.
+        digest_budget: percent of a step's time; None for all tensors at all steps.
+    """
+
+    attempt: int
+    first_step: int
+    started: float
+    environment: Mapping[str, Any]
+    changed: tuple[tuple[str, Any, Any], ...]
+    digest_budget: float | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One judging of a session: what, how, by whom, and when (seconds since the epoch)."""
+
+    step: int
+    verdict: str
+    reason: str
+    by: str
+    at: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Told:
+    """A search or verification.
+
+    Attributes:
+        name, folder: where it is kept.
+        command: "run", "verify" or "session".
+        is_open: whether it goes on.
+        is_current: whether the run was not started again since.
+        began, finished: seconds since the epoch; None where that is not known.
+        judged: in their order.
+        result: as it is stored; None while there is none.
+        sentence: the result in words; "" without one.
+        log: its log, a line each; empty where it has none. Cut to MAX_LOG_LINES.
+        notes: what is damaged, or left out.
+    """
+
+    name: str
+    folder: str
+    command: str
+    is_open: bool = False
+    is_current: bool = True
+    began: float | None = None
+    finished: float | None = None
+    judged: tuple[Judged, ...] = ()
+    result: Mapping[str, Any] | None = None
+    sentence: str = ""
+    log: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report.
+
+    Attributes:
+        name, place: of the run or archive.
+        source: "run" that a guard recorded, or "archive".
+        made: when, in seconds since the epoch.
+        versions: of what made the report.
+        headline, go_back: the answer, and what to do.
+        recorded: by a guard; None for an archive.
+        curves: over the steps.
+        alerts: at most MAX_ALERTS rows.
+        alert_steps: all rows' (step, severity), thinned for a figure.
+        alert_count: how many alerts there are in all.
+        recurring: what attempts have in common.
+        checkpoints: all of them, by step.
+        remarks: where some seem to be missing, and which step has several.
+        sessions: oldest first.
+        attempts: oldest first.
+        blind: what the guard told that it cannot see: step, event, detail.
+        unseen: what else was not seen, a sentence each.
+        damaged: file and reason.
+    """
+
+    name: str
+    place: str
+    source: Literal["run", "archive"]
+    made: float
+    versions: Mapping[str, str]
+    headline: Headline
+    go_back: GoBack
+    recorded: Recorded | None = None
+    curves: tuple[Curve, ...] = ()
+    alerts: tuple[AlertRow, ...] = ()
+    alert_steps: tuple[tuple[int, str], ...] = ()
+    alert_count: int = 0
+    recurring: tuple[str, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
+    remarks: tuple[str, ...] = ()
+    sessions: tuple[Told, ...] = ()
+    attempts: tuple[Attempted, ...] = ()
+    blind: tuple[tuple[int, str, str], ...] = ()
+    unseen: tuple[str, ...] = ()
+    damaged: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """The sessions' results as they are stored, oldest first."""
+        return [dict(one.result) for one in self.sessions if one.result is not None]
+
+    def told_checkpoints(self) -> list[Checkpoint]:
+        """At most MAX_CHECKPOINTS: those that are not clean, and the nearest to the answer."""
+        if len(self.checkpoints) <= MAX_CHECKPOINTS:
+            return list(self.checkpoints)
+        middle = self.headline.first_corrupt
+        if middle is None:
+            middle = self.checkpoints[-1].step
+
+        def rank(one: Checkpoint) -> tuple[bool, int]:
+            is_plain = one.readable and one.status in ("clean", "untested")
+            return is_plain, abs(one.step - middle)
+
+        nearest = sorted(self.checkpoints, key=rank)[:MAX_CHECKPOINTS]
+        return sorted(nearest, key=lambda one: (one.step, one.attempt, one.path.name))

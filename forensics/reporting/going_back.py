@@ -1,0 +1,113 @@
+"""Which checkpoint to go back to, and by which command. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sdc_guard.errors import UsageError
+
+from ..checkpoint import Checkpoint
+from ..replay import ResumeCommand
+from .facts import GoBack, Headline
+
+
+def go_back(
+    answer: Headline,
+    checkpoints: Sequence[Checkpoint],
+    place: str,
+    resume: str | None,
+    last: int | None,
+) -> GoBack:
+    """The advice.
+
+    A checkpoint of step N holds the result of step N. Advised is the newest that the answer calls
+    clean; one that was held back or that cannot be read is not.
+
+    Args:
+        answer: of the report.
+        checkpoints: by step.
+        place: of the run or archive.
+        resume: the command that the training script recorded, or None.
+        last: the last recorded step, for `{step}` in it.
+    """
+    then = _then(answer, place, resume)
+    if answer.state in ("clean", "unknown") and answer.first_corrupt is None:
+        return GoBack(None, None, None, "Nothing says that the training has to go back.", then=then)
+    limit = _limit(answer)
+    if limit is None:
+        why = "No checkpoint is known to be clean before the fault."
+        return GoBack(None, None, None, why, then=then)
+    fit = [
+        one
+        for one in checkpoints
+        if one.readable and one.step <= limit and one.status not in ("suspect", "corrupt")
+    ]
+    if answer.last_clean is None:  # nobody judged: what the guard called clean
+        fit = [one for one in fit if one.status == "clean"]
+    if not fit:
+        why = f"No checkpoint up to step {limit} is there, can be read and was not held back."
+        return GoBack(None, None, None, why, then=then)
+    best = fit[-1]
+    return GoBack(
+        step=best.step,
+        path=str(best.path),
+        status=best.status,
+        why=_why(answer, best, limit),
+        command=_command(resume, best.path, place, last),
+        then=then,
+    )
+
+
+def with_advice(answer: Headline, back: GoBack) -> Headline:
+    """The same answer; its sentence says which checkpoint to go back to."""
+    if back.step is None:
+        return answer
+    told = answer.sentence.removesuffix(".")
+    return replace(answer, sentence=f"{told}; go back to the checkpoint of step {back.step}.")
+
+
+def _limit(answer: Headline) -> int | None:
+    """The last step whose result counts as clean."""
+    if answer.last_clean is not None:
+        return answer.last_clean
+    if answer.first_corrupt is None or answer.source.startswith("session"):
+        return None
+    return answer.first_corrupt - 1
+
+
+def _why(answer: Headline, best: Checkpoint, limit: int) -> str:
+    if answer.last_clean is None:
+        return (
+            f"The newest that the guard called clean before step {answer.first_corrupt}; "
+            "nobody has searched yet."
+        )
+    said = f"{answer.source} calls everything up to step {limit} clean"
+    return f"The newest checkpoint up to that step: {said}." + (
+        f" Its status when it was saved: {best.status}." if best.status != "clean" else ""
+    )
+
+
+def _command(resume: str | None, checkpoint: Path, place: str, last: int | None) -> str | None:
+    if resume is None or ("{step}" in resume and last is None):
+        return None
+    try:
+        filled = ResumeCommand.parse(resume).fill(checkpoint, last or 0, Path(place))
+    except (UsageError, ValueError):
+        return None
+    return shlex.join(filled)
+
+
+def _then(answer: Headline, place: str, resume: str | None) -> tuple[tuple[str, str], ...]:
+    """What would say more."""
+    where = shlex.quote(place)
+    if place.startswith("ducklake:"):
+        return ()
+    if not answer.source.startswith("session"):
+        return ((f"sdc-bisect run {where}", "finds the first corrupt checkpoint"),)
+    if answer.first_corrupt is not None and answer.verdict is None:
+        how = "--recorded" if resume else "-- COMMAND --resume {ckpt} --until {step}"
+        return ((f"sdc-bisect verify {where} {how}", "replays, and names step, tensor and bit"),)
+    return ()

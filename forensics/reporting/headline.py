@@ -1,0 +1,204 @@
+"""The answer of a report: never more than the evidence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..checkpoint import Checkpoint
+from ..watched import percent
+from .bits import located_elements
+from .facts import Headline, LocatedElement, Recorded, State, Told
+
+
+def accuses(told: Told) -> bool:
+    """Whether a session says, of the run as it is now, that something is corrupt."""
+    if told.result is None or not told.is_current:
+        return False
+    ends = ("first_corrupt", "last_corrupt")
+    return any(told.result.get(end) is not None for end in ends)
+
+
+def chosen(sessions: Sequence[Told]) -> Told | None:
+    """The session that answers.
+
+    The newest verification that names a step counts before a search, which names a checkpoint;
+    the newest that finds something before those that find nothing.
+    """
+    accusing = [one for one in sessions if accuses(one)]
+    verified = [one for one in accusing if one.command == "verify"]
+    current = [one for one in sessions if one.result is not None and one.is_current]
+    return next(iter((*reversed(verified), *reversed(accusing), *reversed(current))), None)
+
+
+def of_session(told: Told, dtypes: Mapping[str, str]) -> Headline:
+    """The answer that a session gives.
+
+    Args:
+        told: with a result.
+        dtypes: layer to dtype, by their names.
+    """
+    result = told.result
+    assert result is not None  # by the caller
+    elements = located_elements(result["tensors"], dtypes)
+    proven = bool(result["proven"])
+    state: State = "unknown"
+    if accuses(told):
+        state = "corrupt" if proven else "suspect"
+    elif result["exact"] and not result.get("suspect"):
+        state = "clean"
+    return Headline(
+        state=state,
+        sentence=_sentence(told, elements) if accuses(told) else told.sentence,
+        rests_on=tuple(map(str, result["evidence"])),
+        limits=_limits(result),
+        last_clean=result["last_clean"],
+        first_corrupt=result["first_corrupt"],
+        exact=bool(result["exact"]),
+        proven=proven,
+        rank=result["rank"] if isinstance(result["rank"], int) else None,
+        kind=_text(result["class"]),
+        verdict=_text(result["verdict"]),
+        elements=elements,
+        tensors=tuple(result["tensors"]),
+        source=f"session {told.name}",
+    )
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _sentence(told: Told, elements: Sequence[LocatedElement]) -> str:
+    result = told.result or {}
+    if told.command != "verify" or result["first_corrupt"] is None or not result["exact"]:
+        return f"{'Corrupt' if result['proven'] else 'Suspected, not proven'}: {told.sentence}"
+    certainty = "Corrupt, proven" if result["proven"] else "Suspected, not proven"
+    where = "" if result["rank"] is None else f" on rank {result['rank']}"
+    return f"{certainty}: step {result['first_corrupt']} is the first corrupted step{where}" + (
+        f"; {element_text(elements[0])}." if elements else _tensor_text(result)
+    )
+
+
+def _tensor_text(result: Mapping[str, Any]) -> str:
+    if not result["tensors"]:
+        return "."
+    first = result["tensors"][0]
+    more = len(result["tensors"]) - 1 + int(result.get("more_tensors") or 0)
+    return f"; {first.get('kind')} {first.get('name')} differs" + (
+        f", and {more} tensors more." if more else "."
+    )
+
+
+def element_text(element: LocatedElement) -> str:
+    """What of an element changed: its bits by place and part, and its value."""
+    bits = ", ".join(
+        str(bit.position) + (f" ({bit.part})" if bit.part != "bit" else "")
+        for bit in element.flipped
+    )
+    values = ""
+    if element.before_value is not None and element.after_value is not None:
+        values = f": {element.before_value} became {element.after_value}"
+    word = "bit" if len(element.flipped) == 1 else "bits"
+    return f"{word} {bits} of element {element.index} of {element.kind} {element.name}{values}"
+
+
+def _limits(result: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the answer does not claim."""
+    found = []
+    watched = result.get("watched")
+    if isinstance(watched, int | float) and watched < 1:
+        found.append(f"{percent(watched)} of what could be compared was: the rest is not known.")
+    if not result["proven"]:
+        found.append("Not proven: a statistic or a command judged, and either may be wrong.")
+    if result.get("claim") == "transition":
+        found.append("Checkpoints before it were not judged: it is the first only if what is "
+                     "corrupt stays corrupt.")  # fmt: skip
+    if result["skipped"]:
+        steps = ", ".join(map(str, result["skipped"][:20]))
+        found.append(f"Could not be judged: checkpoints of step {steps}.")
+    if result["class"] == "stored bytes":
+        found.append("The fault is in the checkpoint's file: that the training went wrong is not "
+                     "shown.")  # fmt: skip
+    return tuple(found)
+
+
+def of_trace(
+    known: Recorded, proven: int | None, incidents: Sequence[tuple[int, str]], alerts: int,
+    tensors: Sequence[Mapping[str, Any]], dtypes: Mapping[str, str], damaged: int,
+) -> Headline:  # fmt: skip
+    """The answer of a run that nobody searched, by what its guard recorded.
+
+    Args:
+        known: what was recorded.
+        proven: step of the first alert from an exact comparison, or None.
+        incidents: those that are open: their first step, and what they began with.
+        alerts: how many there are.
+        tensors: what the guard itself located at that step.
+        dtypes: layer to dtype, by their names.
+        damaged: how many files of the trace could not be read.
+    """
+    first = tuple(text for _, text in incidents[:1] if text)
+    if proven is not None:
+        elements = located_elements(tensors, dtypes)
+        what = f"; {element_text(elements[0])}" if elements else ""
+        return Headline(
+            state="corrupt",
+            sentence=f"Corrupt, proven: step {proven} is the first with an alert from an exact "
+            f"comparison{what}.",
+            rests_on=first,
+            limits=("Not searched: a fault before it is not excluded (sdc-bisect run, verify).",),
+            first_corrupt=proven,
+            proven=True,
+            elements=elements,
+            tensors=tuple(tensors),
+            source="alerts",
+        )
+    if incidents:
+        return Headline(
+            state="suspect",
+            sentence=f"Suspected, not proven: an incident is open since step {incidents[0][0]}.",
+            rests_on=first,
+            limits=("A statistic suspects and does not convict.",),
+            first_corrupt=incidents[0][0],
+            source="alerts",
+        )
+    steps = f"{known.steps:,} steps recorded"
+    if alerts:
+        text = f"Suspected, not proven: {alerts} alerts of statistics, and no open incident."
+        return Headline("suspect", text, source="alerts")
+    if not known.steps:
+        return Headline("unknown", "Nothing to judge: no step is recorded.")
+    if damaged:
+        text = f"Unknown: no finding in {steps}, and {damaged} files of the trace cannot be read."
+        return Headline("unknown", text)
+    return Headline("clean", f"No incident: no check found anything in {steps}.", source="alerts")
+
+
+def of_archive(checkpoints: Sequence[Checkpoint]) -> Headline:
+    """The answer of checkpoints that nobody recorded and nobody searched."""
+    text = f"Unknown: {len(checkpoints)} checkpoints, of which nothing was recorded or judged."
+    hint = "sdc-bisect scan ARCHIVE looks at their bytes, sdc-bisect run ARCHIVE searches."
+    return Headline("unknown", text, limits=(hint,))
+
+
+def with_checkpoints(answer: Headline, checkpoints: Sequence[Checkpoint]) -> Headline:
+    """The same answer; if it accuses nothing and a checkpoint is accused, that one's."""
+    if answer.state in ("corrupt", "suspect"):
+        return answer
+    accused: tuple[State, ...] = ("corrupt", "suspect")
+    for status in accused:
+        held = [one for one in checkpoints if one.status == status]
+        if not held:
+            continue
+        certainty = "Corrupt" if status == "corrupt" else "Suspected, not proven"
+        return Headline(
+            state=status,
+            sentence=f"{certainty}: the checkpoint of step {held[0].step} is the first that is "
+            f"{status}; {len(held)} are.",
+            rests_on=held[0].reasons,
+            limits=(answer.sentence,),
+            first_corrupt=held[0].step,
+            source="checkpoints",
+        )
+    return answer
