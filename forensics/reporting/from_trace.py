@@ -71,7 +71,10 @@ def recorded(reader: TraceReader) -> Recorded:
 def alerts(reader: TraceReader) -> tuple[tuple[AlertRow, ...], int]:
     """The first MAX_ALERTS rows by step, and how many alerts there are."""
     rows = reader.rows(_ALERTS, {"limit": MAX_ALERTS})
-    found = tuple(AlertRow(*row[:5], tuple(row[5]), *row[6:]) for row in rows)
+    found = tuple(
+        AlertRow(step, detector, severity, layer, layers, tuple(ranks), score, threshold, text)
+        for step, detector, severity, layer, layers, ranks, score, threshold, text in rows
+    )
     return found, reader.rows(_ALERT_COUNT)[0][0]
 
 

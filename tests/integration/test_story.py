@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from html import unescape
 from pathlib import Path
 
 import preloaded
@@ -85,6 +86,18 @@ def test_run_then_verify_then_report(faulty_run: Path, tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8") == report.out
     as_json = bisect("report", faulty_run, "--json").json
     assert as_json["results"][-1]["first_corrupt"] == 27
+    told = as_json["headline"]
+    assert (told["state"], told["last_clean"], told["first_corrupt"]) == ("corrupt", 26, 27)
+    (element,) = told["elements"]
+    flipped = [bit["position"] for bit in element["bits"] if bit["before"] != bit["after"]]
+    assert sorted(flipped) == sorted(word.bits)
+    assert as_json["go_back"]["step"] == 20
+    html = tmp_path / "report.html"
+    assert bisect("report", faulty_run, "-o", html).code == 0
+    written = html.read_text(encoding="utf-8")
+    assert f"element {word.index} of param {injected.tensor}" in written
+    assert "--resume" in as_json["go_back"]["command"]
+    assert as_json["go_back"]["command"] in unescape(written)
 
 
 def test_a_users_command_finds_the_bracket_that_verify_then_replays(faulty_run: Path) -> None:

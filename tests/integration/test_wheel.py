@@ -30,6 +30,7 @@ def test_top_level_names(wheel: Path) -> None:
         "app",
     }
     assert "sdc_guard/demo/tiny_gpt.py" in names
+    assert {f"forensics/reporting/page.{kind}" for kind in ("html.jinja", "css")} <= set(names)
 
 
 def test_the_distribution_is_not_named_like_somebody_elses(wheel: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forensics.report import markdown
+from reported import report_on
 from traces import make_run, step, write
 
-from sdc_guard import RunReader
+from forensics.reporting.markdown import markdown
 from sdc_guard.detect.recurrence import CHANCE, AttemptAlerts, Recurrence, recurrences
 from sdc_guard.store.run_file import Attempt
 
@@ -77,13 +77,11 @@ def test_the_report_says_so(tmp_path: Path) -> None:
         rows = [step(n, attempt=number) for n in range(at, at + 401)]
         alert = {"attempt": number, "step": at + 400, "detector": "nonfinite_loss", "detail": "{}"}
         write(run, [*rows, ("alerts", {**alert, "severity": "suspect"})])
-    with RunReader(run) as reader:
-        text = markdown(reader, [], [])
+    text = markdown(report_on(run))
     assert "nonfinite_loss came 400 steps after the start of 3 attempts (1, 2, 3)" in text
 
 
 def test_a_run_with_one_attempt_has_nothing_to_compare(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write(run, [step(0), ("alerts", {"step": 0, "detector": "x", "detail": "{}"})])
-    with RunReader(run) as reader:
-        assert "after the start of" not in markdown(reader, [], [])
+    assert "after the start of" not in markdown(report_on(run))

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forensics.report import markdown, sentence
+from reported import finished, report_on
 from traces import make_run, step, turning_steps, write
 
+from forensics.reporting.markdown import markdown
 from forensics.result import Result
-from sdc_guard import RunReader
+from forensics.wording import sentence
 from sdc_guard.store.run_file import Attempt
 
 
