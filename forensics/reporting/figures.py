@@ -42,6 +42,7 @@ _WIDTH: Final = 9.6  # inches
 _HEIGHTS: Final = {"loss": 1.75, "gradient norm": 1.45, "state digested": 0.62}
 _LANES: Final = 0.95
 _MAX_MARKS: Final = 300
+_DENSE: Final = 800  # points from which on a line is drawn thinner
 _SPREAD: Final = 50  # a range of so many times its least value is drawn by its logarithm
 
 
@@ -137,9 +138,11 @@ def _curve(axis: Any, curve: Curve, report: Report) -> None:
     elif values and min(values) > 0 and max(values) > _SPREAD * min(values):
         axis.set_yscale("log")
         axis.minorticks_off()
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     if len(steps) == 1 or not percent:
         marker = "." if len(steps) == 1 else None
-        axis.plot(steps, values, color=_LINE, linewidth=1.25, marker=marker, zorder=3)
+        width = 1.25 if len(steps) < _DENSE else 0.8
+        axis.plot(steps, values, color=_LINE, linewidth=width, marker=marker, zorder=3)
     _band(axis, report)
     if curve.undrawn:
         places = [step for step, _, _ in curve.undrawn]
@@ -238,8 +241,9 @@ def _legend(canvas: Any, report: Report) -> None:
         handles.append(Line2D([], [], linestyle="none", marker="x", markersize=5, color=_CORRUPT,
                               label="NaN or infinite"))  # fmt: skip
     if report.headline.first_corrupt is not None:
+        what = _first(report)
         handles.append(Patch(color=_CORRUPT, alpha=0.3, linewidth=0,
-                             label="first corrupt: line; may be: band"))  # fmt: skip
+                             label=f"{what}: line; may be: band"))  # fmt: skip
     if handles:
         canvas.legend(
             handles=handles, loc="upper left", bbox_to_anchor=(0.092, 1.0), ncols=5, frameon=False,
@@ -283,5 +287,9 @@ def description(report: Report) -> str:
     told = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
     found.append(f"checkpoints: {told or 'none'}")
     if report.headline.first_corrupt is not None:
-        found.append(f"first corrupt: step {report.headline.first_corrupt}")
+        found.append(f"{_first(report)}: step {report.headline.first_corrupt}")
     return "; ".join(found) + "."
+
+
+def _first(report: Report) -> str:
+    return "first corrupt" if report.headline.state == "corrupt" else "suspected since"

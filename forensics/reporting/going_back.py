@@ -48,7 +48,8 @@ def go_back(
     if answer.last_clean is None:  # nobody judged: what the guard called clean
         fit = [one for one in fit if one.status == "clean"]
     if not fit:
-        why = f"No checkpoint up to step {limit} is there, can be read and was not held back."
+        told = "that was called clean" if answer.last_clean is None else "that was not held back"
+        why = f"There is no readable checkpoint up to step {limit} {told}."
         return GoBack(None, None, None, why, then=then)
     best = fit[-1]
     return GoBack(
@@ -106,8 +107,8 @@ def _then(answer: Headline, place: str, resume: str | None) -> tuple[tuple[str, 
     if place.startswith("ducklake:"):
         return ()
     if not answer.source.startswith("session"):
-        return ((f"sdc-bisect run {where}", "finds the first corrupt checkpoint"),)
+        return ((f"sdc-bisect run {where}", "Find the first corrupt checkpoint"),)
     if answer.first_corrupt is not None and answer.verdict is None:
         how = "--recorded" if resume else "-- COMMAND --resume {ckpt} --until {step}"
-        return ((f"sdc-bisect verify {where} {how}", "replays, and names step, tensor and bit"),)
+        return ((f"sdc-bisect verify {where} {how}", "Replay, to know step, tensor and bit"),)
     return ()

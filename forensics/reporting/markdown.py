@@ -64,7 +64,7 @@ def _answer(report: Report) -> Iterator[str]:
         )
         yield "    " + shown(back.command)
     for command, why in back.then:
-        yield f"Next, {plain(why)}:\n\n    {shown(command)}"
+        yield f"{plain(why)}:\n\n    {shown(command)}"
 
 
 def _items(texts: tuple[str, ...]) -> str:
