@@ -14,6 +14,8 @@ Part = Literal["sign", "exponent", "mantissa", "bit"]
 MAX_ALERTS: Final = 200  # rows of the alerts' table
 MAX_CHECKPOINTS: Final = 300
 MAX_LOG_LINES: Final = 300
+MAX_SESSIONS: Final = 20  # told in words; JSON has all
+MAX_ATTEMPTS: Final = 20
 
 
 @dataclass(frozen=True)
@@ -315,3 +317,18 @@ class Report:
 
         nearest = sorted(self.checkpoints, key=rank)[:MAX_CHECKPOINTS]
         return sorted(nearest, key=lambda one: (one.step, one.attempt, one.path.name))
+
+    def told_sessions(self) -> tuple[Told, ...]:
+        """The newest MAX_SESSIONS, and the one that answers; oldest first."""
+        first = len(self.sessions) - MAX_SESSIONS
+        return tuple(
+            one
+            for place, one in enumerate(self.sessions)
+            if place >= first or self.headline.source == f"session {one.name}"
+        )
+
+    def told_attempts(self) -> tuple[Attempted, ...]:
+        """The first, and the newest MAX_ATTEMPTS before which something changed; and the last."""
+        changed = [one for one in self.attempts if one.changed][-MAX_ATTEMPTS:]
+        told = {one.attempt for one in (*self.attempts[:1], *changed, *self.attempts[-1:])}
+        return tuple(one for one in self.attempts if one.attempt in told)

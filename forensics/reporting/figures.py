@@ -241,9 +241,12 @@ def _legend(canvas: Any, report: Report) -> None:
         handles.append(Line2D([], [], linestyle="none", marker="x", markersize=5, color=_CORRUPT,
                               label="NaN or infinite"))  # fmt: skip
     if report.headline.first_corrupt is not None:
-        what = _first(report)
-        handles.append(Patch(color=_CORRUPT, alpha=0.3, linewidth=0,
-                             label=f"{what}: line; may be: band"))  # fmt: skip
+        handles.append(Line2D([], [], color=_CORRUPT, linewidth=1.1, linestyle=(0, (4, 2)),
+                              label=_first(report)))  # fmt: skip
+        if report.headline.last_clean is not None:
+            handles.append(
+                Patch(color=_CORRUPT, alpha=0.3, linewidth=0, label="fault may lie here")
+            )
     if handles:
         canvas.legend(
             handles=handles, loc="upper left", bbox_to_anchor=(0.092, 1.0), ncols=5, frameon=False,

@@ -29,7 +29,8 @@ def markdown(report: Report) -> str:
         f"**{plain(report.headline.sentence)}**",
         *_answer(report),
         *_recorded(report),
-        *(part for one in report.sessions for part in _session(one)),
+        *_left_out(report),
+        *(part for one in report.told_sessions() for part in _session(one)),
         *_alerts(report),
         *_checkpoints(report),
         *_attempts(report),
@@ -88,6 +89,11 @@ def _recorded(report: Report) -> Iterator[str]:
     yield text
 
 
+def _left_out(report: Report) -> Iterator[str]:
+    if left := len(report.sessions) - len(report.told_sessions()):
+        yield f"{left} older sessions are left out."
+
+
 def _session(told: Told) -> Iterator[str]:
     name = "a session" if told.command == "session" else f"`sdc-bisect {plain(told.command)}`"
     when = "" if told.finished is None else f" of {utc(told.finished)}"
@@ -141,7 +147,10 @@ def _attempts(report: Report) -> Iterator[str]:
     if not report.attempts:
         return
     yield "## Environment"
-    for one in report.attempts:
+    told = report.told_attempts()
+    if len(told) < len(report.attempts):
+        yield f"{len(report.attempts):,} attempts; those before which nothing changed are left out."
+    for one in told:
         facts = ", ".join(f"{k} {one.environment[k]}" for k in _SHORT if k in one.environment)
         text = f"Attempt {one.attempt}, {utc(one.started)}, from step {one.first_step}"
         yield plain(f"{text}: {facts}." if facts else f"{text}.")

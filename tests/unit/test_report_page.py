@@ -186,7 +186,7 @@ def test_a_large_run_makes_a_small_page(tmp_path: Path) -> None:
         checkpoints=tuple(Checkpoint(n, Path(f"/a/{n}"), "torch", "suspect", (f"{n} {long}",))
                           for n in range(20_000)),
         attempts=tuple(Attempted(n, n, 0.0, {f"k{i}": long for i in range(40)}, (), None)
-                       for n in range(20)),
+                       for n in range(1_000)),
     )  # fmt: skip
     size = len(page(large).encode())
     assert size < 2_000_000, size
