@@ -119,6 +119,8 @@ def test_going_back_passes_over_what_was_held_back_or_cannot_be_read() -> None:
     back = go_back(answer, found, "/the run", resume, 40)
     assert (back.step, back.status) == (26, "untested")
     assert back.command == "python 'my train.py' --resume /a/26 --until 40 --run '/the run'"
+    earlier = Headline("corrupt", "", last_clean=25, first_corrupt=27, source="session 1")
+    assert go_back(earlier, found, "/r", resume, 40).step == 10
     # nobody searched: only what the guard called clean
     alone = Headline("corrupt", "", first_corrupt=27, source="alerts")
     assert go_back(alone, found, "/r", None, 40).step == 10
