@@ -9,7 +9,9 @@ import torch
 
 from .content import StoredTensor
 
-_HEADS: Final = 64  # tensors whose beginnings are looked at: after that most of what is left is equal
+_HEADS: Final = (
+    64  # tensors whose beginnings are looked at: after that most of what is left is equal
+)
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

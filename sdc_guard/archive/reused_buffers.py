@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
 
-# of one read: large enough that calls cost nothing, small enough that a processor's cache still
+# of one read: large enough that calls cost next to nothing, small enough that a shared cache still
 # holds the bytes when they are summed up
-PIECE: Final = 1 << 20
-_MOST_KEPT: Final = 4  # a thread rarely reads two files at the same time
-
-
-class _Kept(threading.local):
-    """What the calling thread has handed back; freed when it ends."""
-
-    def __init__(self) -> None:
-        self.buffers: list[memoryview] = []
-
-
-_KEPT: Final = _Kept()
+PIECE: Final = 4 << 20
+_MOST_KEPT: Final = 8
+_kept: Final[list[memoryview]] = []  # taking and adding one is atomic
 
 
 @contextmanager
 def reused_buffer() -> Iterator[memoryview]:
-    """PIECE bytes with anything in them, for the calling thread alone until the block ends."""
-    kept = _KEPT.buffers
-    buffer = kept.pop() if kept else memoryview(bytearray(PIECE))
+    """PIECE bytes with anything in them, for nobody else until the block ends."""
+    try:
+        buffer = _kept.pop()
+    except IndexError:
+        buffer = memoryview(bytearray(PIECE))
     try:
         yield buffer
     finally:
-        if len(kept) < _MOST_KEPT:
-            kept.append(buffer)
+        if len(_kept) < _MOST_KEPT:
+            _kept.append(buffer)
 
 
 def fresh_buffer(size: int) -> memoryview:
