@@ -20,6 +20,7 @@ __all__ = ["Inert", "InertUnpickler", "Storage", "StoredTensor", "by_path", "sto
 
 MOST_BYTES: Final = 256 * 2**20  # of a pickle: a million tensors take 110 MB
 _DEEPEST: Final = 100  # containers in containers
+_SIZED: Final = frozenset((dict, list, tuple, str, bytes))  # exactly: nothing makes others
 _REBUILT: Final = StoredTensor.__module__
 
 
@@ -74,7 +75,8 @@ class InertUnpickler(PickleMachine):
             named = arguments[0] if arguments and isinstance(arguments[0], Inert) else None
             inner = named is not None and named.arguments is None and "._reconstruct" in what.name
             return Inert(named.name if named and inner else what.name, arguments)
-        self.spend(sum(len(x) for x in arguments if isinstance(x, (dict, list, tuple, str, bytes))))
+        if arguments:
+            self.spend(sum([len(x) for x in arguments if type(x) in _SIZED]))
         if isinstance(what, type):
             return what.__new__(what, *arguments) if new else what(*arguments)
         if isinstance(what, FunctionType):
@@ -85,12 +87,16 @@ class InertUnpickler(PickleMachine):
         """Keep the state of a placeholder; give a stand-in of a subclass its attributes."""
         if isinstance(target, Inert):
             target.state = state
-        elif setter := getattr(type(target), "__setstate__", None):
+            return
+        if type(state) in _SIZED:
+            self.spend(len(state))
+        if setter := getattr(type(target), "__setstate__", None):
             setter(target, state)
         elif type(target).__module__ != _REBUILT and not isinstance(target, (dict, FunctionType)):
             values = getattr(target, "__dict__", None)
             if isinstance(values, dict) and isinstance(state, dict):
-                values.update({str(key): value for key, value in state.items()})
+                by_name = all(type(key) is str for key in state)
+                values.update(state if by_name else {str(k): v for k, v in state.items()})
 
     def extend(self, target: Any, items: list[Any]) -> None:
         """Keep what a placeholder is given."""
