@@ -57,6 +57,9 @@ _STANDS = {
 }
 
 
+_PLAIN = frozenset(_STANDS.values()) - {PropertiesEntry}
+
+
 class _MetadataUnpickler(InertUnpickler):
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
@@ -66,6 +69,13 @@ class _MetadataUnpickler(InertUnpickler):
         if module.startswith("torch.distributed.checkpoint") and name in _STANDS:
             return _STANDS[name]
         return super().find_class(module, name)
+
+    def build(self, target: Any, state: Any) -> None:
+        if type(target) in _PLAIN and type(state) is dict:
+            self.spend(len(state))
+            vars(target).update(state)
+        else:
+            super().build(target, state)
 
 
 def load_metadata(content: bytes) -> Any:

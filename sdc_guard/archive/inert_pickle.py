@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Final
 
 import torch
 
+from .known_tensor import known_tensor
 from .pickle_machine import PickleMachine
 from .rebuilt import DTYPES, REBUILDERS, STORAGE_DTYPES, Inert, Storage, StoredTensor
 
@@ -70,6 +71,8 @@ class InertUnpickler(PickleMachine):
 
     def make(self, what: Any, arguments: tuple[Any, ...], *, new: bool) -> Any:
         """What a stand-in makes; of a placeholder, another."""
+        if type(what) is type and not arguments:
+            return what.__new__(what) if new else what()
         if isinstance(what, Inert):
             # copyreg._reconstructor and the like say the class in their first argument
             named = arguments[0] if arguments and isinstance(arguments[0], Inert) else None
@@ -97,6 +100,10 @@ class InertUnpickler(PickleMachine):
             if isinstance(values, dict) and isinstance(state, dict):
                 by_name = all(type(key) is str for key in state)
                 values.update(state if by_name else {str(k): v for k, v in state.items()})
+
+    def known(self, at: int) -> int:
+        """A tensor as torch.save describes it."""
+        return known_tensor(self, at)
 
     def extend(self, target: Any, items: list[Any]) -> None:
         """Keep what a placeholder is given."""

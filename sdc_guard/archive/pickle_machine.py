@@ -20,7 +20,6 @@ _DEEPEST, _LARGEST = 50, 1_000_000  # of tuples in tuples: depth, and elements w
 _LARGEST_KEY: Final = 1_000  # elements of a tuple that is a key: hashed at each use
 _MODULUS: Final = 2**61 - 1  # of Python's hash of integers: beyond it many can share one
 _MARK = object()
-_TEXTS: Final = {str}
 
 
 class PickleMachine:
@@ -68,6 +67,11 @@ class PickleMachine:
     def set_items(self, target: Any, items: list[tuple[Any, Any]]) -> None:
         """Set items of what is no dict."""
         raise NotImplementedError
+
+    def known(self, at: int) -> int:
+        """Carry out at once what begins at `at`, if it is known as a whole; its end, or 0."""
+        del at
+        return 0
 
     def load(self) -> Any:
         """The object that was pickled.
@@ -174,17 +178,21 @@ class PickleMachine:
         """Keys and values that take turns."""
         if len(items) % 2:
             raise UnpicklingError("a key without a value")
-        if set(map(type, items[::2])) == _TEXTS:
-            return list(zip(items[::2], items[1::2], strict=True))
         return [(self.key(key), value) for key, value in zip(items[::2], items[1::2], strict=True)]
 
     def fill(self, items: list[Any]) -> None:
         """Keys and values into what is on top of the stack."""
-        target, pairs = self.stack[-1], self.pairs(items)
-        if isinstance(target, dict):
-            target.update(pairs)
-        else:
-            self.set_items(target, pairs)
+        target = self.stack[-1]
+        if type(target) is not dict:
+            self.set_items(target, self.pairs(items))
+            return
+        keys, values = items[::2], items[1::2]
+        if len(keys) != len(values):
+            raise UnpicklingError("a key without a value")
+        for key in keys:
+            if type(key) is not str:
+                self.key(key)
+        target.update(zip(keys, values, strict=True))
 
     def lengthen(self, items: list[Any]) -> None:
         """Elements into what is on top of the stack."""

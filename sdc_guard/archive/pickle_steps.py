@@ -18,16 +18,19 @@ _START, _TUPLE, _TUPLE_1, _TUPLE_2, _NO_TUPLE = 0x28, 0x74, 0x85, 0x86, 0x29
 _DICT, _FILL = 0x7D, 0x75
 _CALL, _NEW, _BUILD, _PERSISTENT = 0x52, 0x81, 0x62, 0x51
 _STOP: Final = 0x2E
+# what mostly follows, of protocol 4: remembered, and the beginning of an object's state
+_STATE: Final = b"\x94}\x94("
+_CALLED: Final = b"\x94R\x94"  # remembered, called, and remembered
 
 
-def run(  # noqa: C901, PLR0912, PLR0915 - because a call an operation takes most of the time
+def run(
     machine: Any, operations: int, table: Sequence[Callable[[Any], object] | None], mark: object
 ) -> Any:
     """Carry out operations until one says that the pickle ends: what is on top of the stack then.
 
     Args:
         machine: a PickleMachine.
-        operations: the most.
+        operations: the most; a few that follow on each other count as one.
         table: what a byte stands for, and is not written out here.
         mark: what stands for the beginning of a list of items.
 
@@ -36,6 +39,7 @@ def run(  # noqa: C901, PLR0912, PLR0915 - because a call an operation takes mos
     """
     data, stack, memo, nested = machine.data, machine.stack, machine.memo, machine.nested
     push, pop, at = stack.append, stack.pop, machine.at
+    made: Any
     try:
         for _ in repeat(None, operations):
             code = data[at]
@@ -55,24 +59,45 @@ def run(  # noqa: C901, PLR0912, PLR0915 - because a call an operation takes mos
                 memo[int.from_bytes(data[at : at + 4], "little")] = stack[-1]
                 at += 4
             elif code == _START:
-                push(mark)
+                if data[at] == _START and (end := machine.known(at - 1)):
+                    at = end
+                else:
+                    push(mark)
             elif code == _TUPLE_2:
                 second, first = pop(), pop()
                 if type(first) is tuple or type(second) is tuple:
                     push(machine.tuple_of([first, second]))
                 else:
-                    made: tuple[Any, ...] = (first, second)
+                    made = (first, second)
                     if nested:
                         nested.pop(id(made), None)
                     push(made)
-            elif code == _NO_TUPLE:
-                if data[at] == _NEW:
+                if data[at] == _MEMOIZE:
                     at += 1
-                    push(machine.make(pop(), (), new=True))
-                else:
+                    memo[len(memo)] = stack[-1]
+            elif code == _NO_TUPLE:
+                if data[at] != _NEW:
                     push(())
+                    continue
+                at += 1
+                push(machine.make(pop(), (), new=True))
+                if data[at : at + 4] == _STATE:
+                    at += 4
+                    memo[len(memo)] = stack[-1]
+                    state = {}
+                    memo[len(memo)] = state
+                    push(state)
+                    push(mark)
             elif code == _TUPLE_1:
-                push(machine.tuple_of([pop()]))
+                arguments = machine.tuple_of([pop()])
+                if data[at : at + 3] != _CALLED:
+                    push(arguments)
+                    continue
+                at += 3
+                memo[len(memo)] = arguments
+                made = machine.make(pop(), arguments, new=False)
+                memo[len(memo)] = made
+                push(made)
             elif code == _CALL:
                 arguments, what = pop(), pop()
                 if type(arguments) is not tuple:
@@ -83,6 +108,10 @@ def run(  # noqa: C901, PLR0912, PLR0915 - because a call an operation takes mos
                 machine.build(stack[-1], state)
             elif code == _FILL:
                 machine.fill(machine.to_mark())
+                if data[at] == _BUILD:
+                    at += 1
+                    state = pop()
+                    machine.build(stack[-1], state)
             elif code == _DICT:
                 push({})
             elif code == _FALSE:
