@@ -60,7 +60,9 @@ _STANDS = {
 _PLAIN = frozenset(_STANDS.values()) - {PropertiesEntry}
 
 
-class _MetadataUnpickler(InertUnpickler):
+class MetadataUnpickler(InertUnpickler):
+    """Reads a `.metadata`, with a stand-in for each of DCP's classes."""
+
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
         self._left = _MOST_OPERATIONS
@@ -83,4 +85,4 @@ def load_metadata(content: bytes) -> Any:
 
     Raises errors of every kind if it is damaged or would take time or memory out of proportion.
     """
-    return _MetadataUnpickler(content).load()
+    return MetadataUnpickler(content).load()

@@ -40,6 +40,7 @@ def run(
     data, stack, memo, nested = machine.data, machine.stack, machine.memo, machine.nested
     push, pop, at = stack.append, stack.pop, machine.at
     made: Any
+    state: Any
     try:
         for _ in repeat(None, operations):
             code = data[at]

@@ -31,4 +31,4 @@ def reused_buffer() -> Iterator[memoryview]:
 
 def fresh_buffer(size: int) -> memoryview:
     """Writable bytes with anything in them; large ones in large pages where the system has them."""
-    return memoryview(np.empty(size, np.uint8))
+    return np.empty(size, np.uint8).data

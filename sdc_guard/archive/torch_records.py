@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final
 
 from ..digest.crc32 import crc32
 from ..errors import CheckpointUnreadable
@@ -76,7 +76,7 @@ class TorchRecords:
 
     def _opened(self, name: str, first: int) -> FileIO:
         """The file at the byte `first` of a stored record."""
-        file = cast(FileIO, self.path.open("rb", buffering=0))
+        file = self.path.open("rb", buffering=0)
         try:
             file.seek(_start(file, self.records[name]) + first)
         except BaseException:
