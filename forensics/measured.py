@@ -13,7 +13,7 @@ import torch
 from .word_measures import LAYOUTS, Layout, counted, magnitudes, value, zero_run
 
 ZERO_RUN: Final = 64  # zeros, below which their places are not looked at
-_PIECE: Final = 1 << 18  # elements that are looked at together: a cache holds them
+_PIECE: Final = 1 << 19  # elements that are looked at together: a cache holds them
 _SAMPLE: Final = 1 << 12  # elements of a piece, for the median
 
 

@@ -72,7 +72,7 @@ class InertUnpickler(PickleMachine):
     def make(self, what: Any, arguments: tuple[Any, ...], *, new: bool) -> Any:
         """What a stand-in makes; of a placeholder, another."""
         if type(what) is type and not arguments:
-            return object.__new__(what) if new and what.__new__ is object.__new__ else what()
+            return what()
         if isinstance(what, Inert):
             # copyreg._reconstructor and the like say the class in their first argument
             named = arguments[0] if arguments and isinstance(arguments[0], Inert) else None
