@@ -21,12 +21,15 @@ class StoredTensor:
             read-only: whoever writes to it copies it before.
 
             Raises CheckpointUnreadable if its bytes are not all there.
+        head: reads its first bytes, row by row, as many as are cheap to read; None where that
+            is no cheaper than all of them. Raises as `read`.
     """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     files: tuple[Path, ...]
     read: Callable[[], torch.Tensor]
+    head: Callable[[], bytes] | None = None
 
     @property
     def numel(self) -> int:

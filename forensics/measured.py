@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import torch
 
+from .word_measures import LAYOUTS, Layout, counted, magnitudes, value, zero_run
+
 ZERO_RUN: Final = 64  # zeros, below which their places are not looked at
-_PIECE: Final = 1 << 18  # elements that are looked at together: a cache holds them
-_SAMPLE: Final = 1 << 14  # elements of a piece, for the median
+_PIECE: Final = 1 << 19  # elements that are looked at together: a cache holds them
+_SAMPLE: Final = 1 << 12  # elements of a piece, for the median
 
 
 @dataclass(frozen=True)
@@ -43,41 +46,72 @@ class Measured:
     constant_rows: int
 
 
-def measure(tensor: torch.Tensor) -> Measured:
-    """Measure a tensor of real floating-point numbers, any shape and dtype."""
-    nan = infinite = zeros = zero_run = 0
+def measure(tensor: torch.Tensor, each: Callable[[Any], object] = lambda piece: None) -> Measured:
+    """Measure a tensor of real floating-point numbers, any shape and dtype.
+
+    Args:
+        each: called with the bytes of each piece in turn, row by row, while a cache holds them.
+    """
+    flat = tensor.detach().contiguous().view(-1)
+    layout = LAYOUTS.get(flat.dtype)
+    nan = infinite = zeros = run = 0
     largest, mask = 0.0, True
     samples = []
-    pieces = -(-tensor.numel() // _PIECE)
-    step = max(1, pieces // 4)
-    for place, piece in enumerate(_pieces(tensor)):
-        size = piece.abs()
-        most = float(size.max())
-        if not math.isfinite(most):  # NaN is the largest of all
-            finite = torch.isfinite(piece)
-            nan += int(torch.isnan(piece).sum())
-            infinite += int(torch.isinf(piece).sum())
-            size = size[finite]
-            mask = mask and bool(((size == 0) | (size == 1)).all())
-            most = float(size.max()) if size.numel() else 0.0
-        here = size.numel() - int(torch.count_nonzero(size))
-        zeros += here
-        if here >= ZERO_RUN:
-            zero_run = max(zero_run, _zero_run(piece))
-        largest = max(largest, most)
+    step = max(1, -(-flat.numel() // _PIECE) // 4)
+    for place, start in enumerate(range(0, flat.numel(), _PIECE)):
+        piece = flat[start : start + _PIECE]
+        each(piece.view(torch.uint8).numpy())
+        found = _by_value(piece) if layout is None else _by_word(piece, layout, place % step == 0)
+        nan, infinite, zeros = nan + found.nan, infinite + found.infinite, zeros + found.zeros
+        mask = mask and found.mask
+        run = max(run, found.zero_run)
+        largest = max(largest, found.largest)
         if place % step == 0:
-            samples.append(size[:: max(1, size.numel() // _SAMPLE)])
+            samples.append(found.sample)
     rows, constant = _rows(tensor)
     return Measured(
         tensor.numel(), nan, infinite, zeros, largest,
-        _typical(torch.cat(samples)) if samples else 0.0, mask, zero_run, rows, constant,
+        _typical(samples, flat.dtype) if samples else 0.0, mask, run, rows, constant,
     )  # fmt: skip
 
 
-def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    flat = tensor.reshape(-1)
-    for start in range(0, flat.numel(), _PIECE):
-        yield _wide(flat[start : start + _PIECE])
+@dataclass(frozen=True)
+class _Piece:
+    """As of `Measured`; `sample` is some of its sizes, as numbers or as bits without sign."""
+
+    nan: int
+    infinite: int
+    zeros: int
+    largest: float
+    mask: bool
+    zero_run: int
+    sample: Any
+
+
+def _by_word(piece: torch.Tensor, layout: Layout, sample: bool) -> _Piece:
+    words = piece.view(layout.same).numpy().view(layout.word)
+    found = counted(words, layout)
+    some = words[:: max(1, len(words) // _SAMPLE)] if sample else words[:0]
+    return _Piece(
+        found.nan, found.infinite, found.zeros, value(found.largest, piece.dtype),
+        not found.others, zero_run(words, layout) if found.zeros >= ZERO_RUN else 0,
+        magnitudes(some, layout),
+    )  # fmt: skip
+
+
+def _by_value(piece: torch.Tensor) -> _Piece:
+    """Of formats that numpy has no words of, or that have no infinity: float8 and the like."""
+    piece = _wide(piece)
+    finite = torch.isfinite(piece)
+    size = piece.abs()[finite]
+    nan, infinite = int(torch.isnan(piece).sum()), int(torch.isinf(piece).sum())
+    zeros = size.numel() - int(torch.count_nonzero(size))
+    mask = not (nan or infinite) or bool(((size == 0) | (size == 1)).all())
+    sample = size[:: max(1, size.numel() // _SAMPLE)]
+    return _Piece(
+        nan, infinite, zeros, float(size.max()) if size.numel() else 0.0, mask,
+        _zeros_in_a_row(piece) if zeros >= ZERO_RUN else 0, sample[sample > 0].numpy(),
+    )  # fmt: skip
 
 
 def _wide(piece: torch.Tensor) -> torch.Tensor:
@@ -85,16 +119,21 @@ def _wide(piece: torch.Tensor) -> torch.Tensor:
     return piece if piece.dtype in (torch.float32, torch.float64) else piece.float()
 
 
-def _zero_run(piece: torch.Tensor) -> int:
+def _zeros_in_a_row(piece: torch.Tensor) -> int:
     """The most zeros one after the other."""
     others = torch.nonzero(piece != 0).view(-1)
     ends = torch.tensor([-1]), torch.tensor([piece.numel()])
     return int(torch.cat([ends[0], others, ends[1]]).diff().max()) - 1
 
 
-def _typical(sizes: torch.Tensor) -> float:
-    used = sizes[sizes > 0]
-    return float(used.median()) if used.numel() else 0.0
+def _typical(samples: list[Any], dtype: torch.dtype) -> float:
+    """The lower median of sizes, which are ordered as their bits are."""
+    used = np.concatenate(samples)
+    if not len(used):
+        return 0.0
+    middle = (len(used) - 1) // 2
+    found = np.partition(used, middle)[middle]
+    return value(int(found), dtype) if dtype in LAYOUTS else float(found)
 
 
 def _rows(tensor: torch.Tensor) -> tuple[int, int]:

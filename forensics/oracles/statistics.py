@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import torch
 import xxhash
 
 from sdc_guard.errors import CheckpointUnreadable
@@ -15,7 +16,6 @@ from sdc_guard.errors import CheckpointUnreadable
 from ..checkpoint import Checkpoint
 from ..content import Content
 from ..measured import ZERO_RUN, Measured, growth, is_measured, measure
-from ..same_bits import as_bytes
 from ..tensor_roles import is_moment
 from .adam_state import impossible_moments
 from .judgement import Judgement
@@ -64,6 +64,7 @@ class StatisticsOracle:
     def __init__(self, candidates: Sequence[Checkpoint], *, near: Neighbours | None = None) -> None:
         self._near = near or Neighbours(candidates)
         self._looked: dict[Path, Mapping[str, _Looked]] = {}
+        self._turns: dict[Path, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def judge(self, checkpoint: Checkpoint) -> Judgement:
@@ -132,18 +133,24 @@ class StatisticsOracle:
             return {}
 
     def _look(self, checkpoint: Checkpoint, content: Content) -> Mapping[str, _Looked]:
-        known = self._looked.get(checkpoint.path)
-        if known is not None:
-            return known
-        found = {}
-        for name, stored in content.tensors.items():
-            if is_measured(stored.dtype) and stored.numel:
-                tensor = stored.read()
-                bits = xxhash.xxh3_64_intdigest(as_bytes(tensor).numpy().data)
-                found[name] = _Looked(measure(tensor), bits, tensor.dtype.itemsize >= 4)
         with self._lock:
-            self._looked[checkpoint.path] = found
-        return found
+            turn = self._turns.setdefault(checkpoint.path, threading.Lock())
+        with turn:  # the first checkpoint is asked for by all judges at once
+            known = self._looked.get(checkpoint.path)
+            if known is None:
+                known = self._looked[checkpoint.path] = {
+                    name: _looked(stored.read())
+                    for name, stored in content.tensors.items()
+                    if is_measured(stored.dtype) and stored.numel
+                }
+        return known
+
+
+def _looked(tensor: torch.Tensor) -> _Looked:
+    """In one read of the tensor."""
+    bits = xxhash.xxh3_64()
+    found = measure(tensor.detach().resolve_neg(), bits.update)
+    return _Looked(found, bits.intdigest(), tensor.dtype.itemsize >= 4)
 
 
 def strange(name: str, now: Measured, first: Measured | None) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 
 from sdc_guard.errors import CheckpointUnreadable
 
+from .dcp_layout import known_layout
 from .dcp_pickle import (
     BytesEntry,
     ChunkEntry,
@@ -97,6 +99,9 @@ class DcpMetadata:
                 yield name, place
 
 
+_Items = tuple[Mapping[str, TensorItem], Mapping[str, Place | None]]
+
+
 class _Malformed(Exception):
     """What is said cannot be."""
 
@@ -110,7 +115,9 @@ def read_metadata(folder: Path) -> DcpMetadata:
     path = folder / FILE
     try:
         content = _content(path)
-        return _interpreted(load_metadata(content), len(content))
+        if (layout := known_layout(content)) is not None:
+            return DcpMetadata(*_interpreted_layout(_Same(layout)), len(content))
+        return DcpMetadata(*_interpreted(load_metadata(content)), len(content))
     except CheckpointUnreadable:
         raise
     except _Malformed as error:
@@ -137,9 +144,31 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _interpreted(found: Any, size: int) -> DcpMetadata:
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """Attributes of `Metadata`, equal to the very same ones only."""
+
+    values: Mapping[str, Any]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.values is other.values
+
+    def __hash__(self) -> int:
+        return id(self.values)
+
+
+@lru_cache(2)  # keeps what it was given, so that its id stays its own
+def _interpreted_layout(layout: _Same) -> _Items:
+    return _items_of(layout.values)
+
+
+def _interpreted(found: Any) -> _Items:
     if not isinstance(found, MetadataEntry):
         raise _Malformed("something else than what DCP writes there")
+    return _items_of(vars(found))
+
+
+def _items_of(found: Mapping[str, Any]) -> _Items:
     items, storage = _dict(found, "state_dict_metadata"), _dict(found, "storage_data")
     places = {}
     for index, entry in storage.items():
@@ -156,7 +185,7 @@ def _interpreted(found: Any, size: int) -> DcpMetadata:
             others[_text(name)] = places.get((name, None))
         else:
             raise _Malformed(f"neither tensor nor bytes of {_text(name)!r}")
-    return DcpMetadata(tensors, others, size)
+    return tensors, others
 
 
 def _tensor(
@@ -200,8 +229,8 @@ def _place(entry: Any) -> Place:
     return Place(file, offset, length, tuple(_text(name) for name in transforms))
 
 
-def _dict(entry: Any, name: str) -> dict[Any, Any]:
-    value = _field(entry, name)
+def _dict(entry: Mapping[str, Any], name: str) -> dict[Any, Any]:
+    value = entry.get(name)
     if not isinstance(value, dict):
         raise _Malformed(f"no {name}")
     return value

@@ -57,7 +57,12 @@ _STANDS = {
 }
 
 
-class _MetadataUnpickler(InertUnpickler):
+_PLAIN = frozenset(_STANDS.values()) - {PropertiesEntry}
+
+
+class MetadataUnpickler(InertUnpickler):
+    """Reads a `.metadata`, with a stand-in for each of DCP's classes."""
+
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
         self._left = _MOST_OPERATIONS
@@ -67,10 +72,17 @@ class _MetadataUnpickler(InertUnpickler):
             return _STANDS[name]
         return super().find_class(module, name)
 
+    def build(self, target: Any, state: Any) -> None:
+        if type(target) in _PLAIN and type(state) is dict:
+            self.spend(len(state))
+            vars(target).update(state)
+        else:
+            super().build(target, state)
+
 
 def load_metadata(content: bytes) -> Any:
     """The object of a `.metadata` file; MetadataEntry if it is one.
 
     Raises errors of every kind if it is damaged or would take time or memory out of proportion.
     """
-    return _MetadataUnpickler(content).load()
+    return MetadataUnpickler(content).load()

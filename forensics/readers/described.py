@@ -51,15 +51,34 @@ def take_stock(file: Path, root: object) -> Inventory:
         ) from None
 
 
-def content_of(file: Path, found: Inventory, read: Callable[[Described], torch.Tensor]) -> Content:
+def content_of(
+    file: Path,
+    found: Inventory,
+    read: Callable[[Described], torch.Tensor],
+    head: Callable[[Described], bytes] | None = None,
+) -> Content:
     """The content of a file, with its step.
 
     Args:
         read: reads a tensor, or raises CheckpointUnreadable.
+        head: reads the first bytes of one that lies row by row, or raises likewise.
     """
     tensors = {
-        name: StoredTensor(stored.dtype, stored.shape, (file,), partial(read, stored))
+        name: StoredTensor(
+            stored.dtype, stored.shape, (file,), partial(read, stored),
+            partial(head, stored) if head and _by_rows(stored) else None,
+        )
         for name, stored in found.tensors.items()
-    }
+    }  # fmt: skip
     step = step_inside(found.numbers, tensors)
     return Content(tensors, found.aliases, found.numbers, found.foreign, step)
+
+
+def _by_rows(stored: Described) -> bool:
+    """Whether elements lie one after the other, the last dimension's first, as they are."""
+    expected = 1
+    for size, stride in zip(reversed(stored.shape), reversed(stored.stride), strict=False):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return not (stored.conjugated or stored.negated)

@@ -45,7 +45,7 @@ def extent(tensor: StoredTensor, size: int) -> tuple[int, int]:
 
 
 def read_extent(
-    tensor: StoredTensor, size: int, read: Callable[[int, int], bytearray]
+    tensor: StoredTensor, size: int, read: Callable[[int, int], bytearray | memoryview]
 ) -> torch.Tensor:
     """A tensor, of whose storage only what it needs is read.
 

@@ -11,13 +11,13 @@ from typing import BinaryIO, Final
 
 import torch
 
+from sdc_guard.archive.reused_buffers import reused_buffer
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..content import Integrity, StoredTensor
 from .findings import as_step
 from .safetensors_header import Entry, Header
 
-_PIECE: Final = 1 << 20  # bytes read at once
 _STEPS: Final = ("step", "global_step")
 _NO_ALIAS: Final = frozenset({*_STEPS, "format"})
 
@@ -122,8 +122,8 @@ def check_tensors(path: Path, header: Header) -> Integrity:
     damaged: dict[str, str] = {}
     unchecked: list[str] = []
     try:
-        with path.open("rb", buffering=0) as file:
-            read = _reading(file, header.start, min(_PIECE, header.held))
+        with path.open("rb", buffering=0) as file, reused_buffer() as buffer:
+            read = _reading(file, header.start, buffer)
             total = header.start
             for entry in header.entries:
                 size = entry.end - entry.begin
@@ -143,16 +143,17 @@ def check_tensors(path: Path, header: Header) -> Integrity:
     return Integrity(damaged, (), tuple(unchecked), total + count)
 
 
-def _reading(file: BinaryIO, start: int, piece: int) -> Callable[[int, int], tuple[int, str]]:
+def _reading(
+    file: BinaryIO, start: int, buffer: memoryview
+) -> Callable[[int, int], tuple[int, str]]:
     """A function that reads so many bytes from a place: how many were there, and the error."""
-    buffer = memoryview(bytearray(piece))
 
     def read(at: int, size: int) -> tuple[int, str]:
         done = 0
         try:
             file.seek(start + at)
             while done < size:
-                count = file.readinto(buffer[: min(piece, size - done)])  # type: ignore[attr-defined] # because BinaryIO lacks what every binary file has
+                count = file.readinto(buffer[: size - done])  # type: ignore[attr-defined] # because BinaryIO lacks what every binary file has
                 if not count:
                     break
                 done += count

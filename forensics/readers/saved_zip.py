@@ -14,6 +14,7 @@ from typing import BinaryIO, cast
 import torch
 
 from sdc_guard.archive.inert_pickle import StoredTensor
+from sdc_guard.archive.reused_buffers import PIECE, fresh_buffer, reused_buffer
 from sdc_guard.digest.crc32 import crc32
 
 from .extent import extent, read_extent
@@ -22,7 +23,6 @@ _STRUCTURE = "data.pkl"
 _NAME_LENGTHS = slice(26, 30)  # of a zip file's local header: of the name, of what follows it
 _HEADER = 30
 _WHOLE = 1 << 20  # ranges up to this size are read at once
-_BLOCK = 1 << 22  # bytes read at once to check them
 _LONGEST_STRUCTURE = 1 << 28
 
 
@@ -138,9 +138,9 @@ class SavedZip:
         record = f"data/{stored.key}"
         size = self._record(record).file_size
 
-        def read(first: int, end: int) -> bytearray:
-            content = bytearray(end - first)
-            self._fill(record, memoryview(content), first)
+        def read(first: int, end: int) -> memoryview:
+            content = fresh_buffer(end - first)
+            self._fill(record, content, first)
             return content
 
         try:
@@ -161,18 +161,21 @@ class SavedZip:
         Raises:
             DamagedItem: a record is not where it should be.
         """
-        largest = max((info.file_size for info in self.records.values()), default=0)
-        block = memoryview(bytearray(min(largest, _BLOCK)))
         for name, info in self.records.items():
-            found, left = 0, info.file_size
-            self.stream.seek(self._start(name))
+            found = self._crc(name, info.file_size)
+            # a stored CRC of 0 is how torch.save writes that it computed none
+            yield name, True if found == info.CRC else (None if info.CRC == 0 else False)
+
+    def _crc(self, name: str, left: int) -> int:
+        found = 0
+        self.stream.seek(self._start(name))
+        with reused_buffer() as block:
             while left:
-                count = self._into(block[: min(left, _BLOCK)])
+                count = self._into(block[: min(left, PIECE)])
                 if not count:
                     raise DamagedItem(f"record {name} is cut off")
                 found, left = crc32(block[:count], found), left - count
-            # a stored CRC of 0 is how torch.save writes that it computed none
-            yield name, True if found == info.CRC else (None if info.CRC == 0 else False)
+        return found
 
     def _record(self, name: str) -> zipfile.ZipInfo:
         if name not in self.records:

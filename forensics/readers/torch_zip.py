@@ -7,7 +7,9 @@ does not end the process.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +30,7 @@ from .reader import Reader
 from .torch_crc import check_records
 
 FORMAT: Final = "torch"
+_HEAD: Final = 1 << 14  # bytes
 _SUFFIXES = (".pt", ".pth", ".bin")
 # beside a model's file, of the same training step, and no checkpoint by itself
 _PARTS = ("optimizer.", "scheduler.", "scaler.", "rng_state", "training_args.", "random_states")
@@ -77,7 +80,8 @@ def _opened(file: Path) -> tuple[TorchRecords, Content, Inventory]:
         )
     records = torch_records(file)
     found = take_stock(file, torch_structure(records).root)
-    return records, content_of(file, found, partial(_read, records)), found
+    reading = partial(_read, records), partial(_head, records)
+    return records, content_of(file, found, *reading), found
 
 
 def _read(records: TorchRecords, stored: Described) -> torch.Tensor:
@@ -93,6 +97,14 @@ def _read(records: TorchRecords, stored: Described) -> torch.Tensor:
             where=str(records.path),
             next_step=NEXT_STEP,
         ) from None
+
+
+def _head(records: TorchRecords, stored: Described) -> bytes:
+    if len(stored.shape) != len(stored.stride):
+        return b""
+    few = min(prod(stored.shape), _HEAD // stored.dtype.itemsize)
+    content = _read(records, replace(stored, shape=(few,), stride=(1,)))
+    return content.view(torch.uint8).numpy().tobytes() if few else b""
 
 
 def check_file(file: Path) -> Integrity:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Final
 
 import torch
 
+from .known_tensor import known_tensor
 from .pickle_machine import PickleMachine
 from .rebuilt import DTYPES, REBUILDERS, STORAGE_DTYPES, Inert, Storage, StoredTensor
 
@@ -20,6 +21,7 @@ __all__ = ["Inert", "InertUnpickler", "Storage", "StoredTensor", "by_path", "sto
 
 MOST_BYTES: Final = 256 * 2**20  # of a pickle: a million tensors take 110 MB
 _DEEPEST: Final = 100  # containers in containers
+_SIZED: Final = frozenset((dict, list, tuple, str, bytes))  # exactly: nothing makes others
 _REBUILT: Final = StoredTensor.__module__
 
 
@@ -69,12 +71,15 @@ class InertUnpickler(PickleMachine):
 
     def make(self, what: Any, arguments: tuple[Any, ...], *, new: bool) -> Any:
         """What a stand-in makes; of a placeholder, another."""
+        if type(what) is type and not arguments:
+            return what()
         if isinstance(what, Inert):
             # copyreg._reconstructor and the like say the class in their first argument
             named = arguments[0] if arguments and isinstance(arguments[0], Inert) else None
             inner = named is not None and named.arguments is None and "._reconstruct" in what.name
             return Inert(named.name if named and inner else what.name, arguments)
-        self.spend(sum(len(x) for x in arguments if isinstance(x, (dict, list, tuple, str, bytes))))
+        if arguments:
+            self.spend(sum([len(x) for x in arguments if type(x) in _SIZED]))
         if isinstance(what, type):
             return what.__new__(what, *arguments) if new else what(*arguments)
         if isinstance(what, FunctionType):
@@ -85,12 +90,20 @@ class InertUnpickler(PickleMachine):
         """Keep the state of a placeholder; give a stand-in of a subclass its attributes."""
         if isinstance(target, Inert):
             target.state = state
-        elif setter := getattr(type(target), "__setstate__", None):
+            return
+        if type(state) in _SIZED:
+            self.spend(len(state))
+        if setter := getattr(type(target), "__setstate__", None):
             setter(target, state)
         elif type(target).__module__ != _REBUILT and not isinstance(target, (dict, FunctionType)):
             values = getattr(target, "__dict__", None)
             if isinstance(values, dict) and isinstance(state, dict):
-                values.update({str(key): value for key, value in state.items()})
+                by_name = all(type(key) is str for key in state)
+                values.update(state if by_name else {str(k): v for k, v in state.items()})
+
+    def known(self, at: int) -> int:
+        """A tensor as torch.save describes it."""
+        return known_tensor(self, at)
 
     def extend(self, target: Any, items: list[Any]) -> None:
         """Keep what a placeholder is given."""

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from pickle import UnpicklingError
 from typing import Any, Final
 
+from .pickle_steps import run
+
 MOST_OPERATIONS: Final = 20_000_000  # a structure of a million tensors takes about as many
 _DEEPEST, _LARGEST = 50, 1_000_000  # of tuples in tuples: depth, and elements when written out
 _LARGEST_KEY: Final = 1_000  # elements of a tuple that is a key: hashed at each use
 _MODULUS: Final = 2**61 - 1  # of Python's hash of integers: beyond it many can share one
 _MARK = object()
-_STOP: Final = ord(".")
 
 
 class PickleMachine:
@@ -30,6 +31,9 @@ class PickleMachine:
 
     Attributes:
         at: where the machine reads; after `load` the first byte after the pickle.
+        stack: what operations work on, a mark where a list of items begins.
+        memo: what was remembered, by number.
+        nested: id of a tuple of tuples, to its depth and size.
     """
 
     def __init__(self, data: bytes, start: int = 0) -> None:
@@ -37,8 +41,8 @@ class PickleMachine:
         self.at = start
         self.stack: list[Any] = []
         self._left = MOST_OPERATIONS
-        self._memo: dict[int, Any] = {}
-        self._nested: dict[int, tuple[int, int]] = {}  # id of a tuple: depth and size
+        self.memo: dict[int, Any] = {}
+        self.nested: dict[int, tuple[int, int]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         """What stands for the global `module.name`."""
@@ -64,6 +68,11 @@ class PickleMachine:
         """Set items of what is no dict."""
         raise NotImplementedError
 
+    def known(self, at: int) -> int:
+        """Carry out at once what begins at `at`, if it is known as a whole; its end, or 0."""
+        del at
+        return 0
+
     def load(self) -> Any:
         """The object that was pickled.
 
@@ -73,26 +82,11 @@ class PickleMachine:
                 or larger than is read.
         """
         try:
-            return self._run()
+            return run(self, self._left, _TABLE, _MARK)
         except IndexError:
             if self.at >= len(self.data):
                 raise EOFError(f"the pickle has no end in {len(self.data):,} bytes") from None
             raise
-
-    def _run(self) -> Any:
-        data, table = self.data, _TABLE
-        while True:
-            code = data[self.at]
-            self.at += 1
-            if code == _STOP:
-                return self.stack.pop()
-            action = table[code]
-            if action is None:
-                raise UnpicklingError(f"no operation of a pickle: 0x{code:02x}")
-            self._left -= 1
-            if self._left < 0:
-                self.spend(0)
-            action(self)
 
     def spend(self, operations: int) -> None:
         """Count what takes time: an operation, or an element that is copied."""
@@ -124,11 +118,11 @@ class PickleMachine:
 
     def put(self, index: int) -> None:
         """Remember what is on top of the stack."""
-        self._memo[index] = self.stack[-1]
+        self.memo[index] = self.stack[-1]
 
     def get(self, index: int) -> None:
         """Push what was remembered."""
-        self.stack.append(self._memo[index])
+        self.stack.append(self.memo[index])
 
     def to_mark(self) -> list[Any]:
         """Pop down to the last mark."""
@@ -154,19 +148,19 @@ class PickleMachine:
 
     def tuple_of(self, items: list[Any]) -> tuple[Any, ...]:
         """A tuple whose hash takes bounded time and stack."""
+        made = tuple(items)
         depth, size = 0, len(items)
         for item in items:
             if type(item) is tuple:
-                inner = self._nested.get(id(item), (0, len(item)))
+                inner = self.nested.get(id(item), (0, len(item)))
                 depth = max(depth, inner[0] + 1)
                 size += inner[1]
         if depth > _DEEPEST or (depth and size > _LARGEST):
             raise UnpicklingError("tuples in tuples, too many to be meant")
-        made = tuple(items)
         if depth:
-            self._nested[id(made)] = (depth, size)
-        else:
-            self._nested.pop(id(made), None)  # of a tuple that was there before and is gone
+            self.nested[id(made)] = (depth, size)
+        elif self.nested:
+            self.nested.pop(id(made), None)  # of a tuple that was there before and is gone
         return made
 
     def key(self, value: Any) -> Any:
@@ -174,7 +168,7 @@ class PickleMachine:
         kind = type(value)
         if kind is str:
             return value
-        if kind is tuple and self._nested.get(id(value), (0, len(value)))[1] > _LARGEST_KEY:
+        if kind is tuple and self.nested.get(id(value), (0, len(value)))[1] > _LARGEST_KEY:
             raise UnpicklingError("a tuple that long is no key")
         if kind is complex or (kind is int and abs(value) >= _MODULUS):
             raise UnpicklingError("a number like this is no key")
@@ -188,11 +182,17 @@ class PickleMachine:
 
     def fill(self, items: list[Any]) -> None:
         """Keys and values into what is on top of the stack."""
-        target, pairs = self.stack[-1], self.pairs(items)
-        if isinstance(target, dict):
-            target.update(pairs)
-        else:
-            self.set_items(target, pairs)
+        target = self.stack[-1]
+        if type(target) is not dict:
+            self.set_items(target, self.pairs(items))
+            return
+        keys, values = items[::2], items[1::2]
+        if len(keys) != len(values):
+            raise UnpicklingError("a key without a value")
+        for key in keys:
+            if type(key) is not str:
+                self.key(key)
+        target.update(zip(keys, values, strict=True))
 
     def lengthen(self, items: list[Any]) -> None:
         """Elements into what is on top of the stack."""
@@ -244,34 +244,6 @@ def _signed(content: bytes) -> int:
     return int.from_bytes(content, "little", signed=True)
 
 
-# The commonest, without a call more than needed. What is read past the end is told by `load`.
-def _put_1(m: PickleMachine) -> None:
-    m._memo[m.data[m.at]] = m.stack[-1]
-    m.at += 1
-
-
-def _put_4(m: PickleMachine) -> None:
-    m._memo[int.from_bytes(m.data[m.at : m.at + 4], "little")] = m.stack[-1]
-    m.at += 4
-
-
-def _get_1(m: PickleMachine) -> None:
-    m.stack.append(m._memo[m.data[m.at]])
-    m.at += 1
-
-
-def _byte(m: PickleMachine) -> None:
-    m.stack.append(m.data[m.at])
-    m.at += 1
-
-
-def _text_4(m: PickleMachine) -> None:
-    first = m.at + 4
-    size = int.from_bytes(m.data[m.at : first], "little")
-    m.at = first
-    m.stack.append(m.take(size).decode("utf-8", "surrogatepass"))
-
-
 def _int(m: PickleMachine) -> None:
     content = m.line()
     m.stack.append(content == b"01" if content in (b"00", b"01") else int(content))
@@ -293,11 +265,6 @@ def _object(m: PickleMachine) -> None:
     m.call(what, m.tuple_of(arguments))
 
 
-def _build(m: PickleMachine) -> None:
-    state = m.stack.pop()
-    m.build(m.stack[-1], state)
-
-
 def _new_with_names(m: PickleMachine) -> None:
     what, arguments, names = m.pop(3)
     if type(names) is not dict or type(arguments) is not tuple:
@@ -309,47 +276,39 @@ def _duplicate(m: PickleMachine) -> None:
     m.stack.append(m.stack[-1])
 
 
-def _memoize(m: PickleMachine) -> None:
-    m.put(len(m._memo))
-
-
 def _drop(m: PickleMachine) -> None:
     m.stack.pop()
 
 
+# those that `run` does not carry out itself
 _ACTIONS: dict[bytes, _Action] = {
-    b"(": _constant(lambda: _MARK), b"0": _drop, b"1": lambda m: m.to_mark(),
+    b"0": _drop, b"1": lambda m: m.to_mark(),
     b"2": _duplicate, b"N": _constant(lambda: None), b"\x88": _constant(lambda: True),
-    b"\x89": _constant(lambda: False), b"]": _constant(list), b"}": _constant(dict),
-    b")": _constant(tuple), b"\x8f": _constant(set),
+    b"]": _constant(list), b"\x8f": _constant(set),
     b"I": _int, b"F": lambda m: m.stack.append(float(m.line())),
     b"L": lambda m: m.stack.append(int(m.line().rstrip(b"L"))),
-    b"J": _fixed(_I4), b"K": _byte, b"M": _fixed(_U2), b"G": _fixed(_F8),
+    b"J": _fixed(_I4), b"G": _fixed(_F8),
     b"\x8a": _sized(_U1, _signed), b"\x8b": _sized(_I4, _signed),
     b"S": lambda m: m.stack.append(_old_text(m.line()[1:-1])),
     b"T": _sized(_I4, _old_text), b"U": _sized(_U1, _old_text),
     b"V": lambda m: m.stack.append(m.line().decode("raw-unicode-escape")),
-    b"X": _text_4, b"\x8c": _sized(_U1, _text), b"\x8d": _sized(_U8, _text),
+    b"\x8d": _sized(_U8, _text),
     b"B": _sized(_U4, bytes), b"C": _sized(_U1, bytes), b"\x8e": _sized(_U8, bytes),
     b"\x96": _sized(_U8, bytearray),
     b"a": lambda m: m.lengthen(m.pop(1)), b"e": lambda m: m.lengthen(m.to_mark()),
-    b"s": lambda m: m.fill(m.pop(2)), b"u": lambda m: m.fill(m.to_mark()),
+    b"s": lambda m: m.fill(m.pop(2)),
     b"\x90": lambda m: m.lengthen(m.to_mark()),
     b"l": lambda m: m.stack.append(m.to_mark()),
     b"d": lambda m: m.stack.append(dict(m.pairs(m.to_mark()))),
     b"\x91": lambda m: m.stack.append(frozenset(m.key(item) for item in m.to_mark())),
-    b"t": lambda m: m.stack.append(m.tuple_of(m.to_mark())),
-    b"\x85": _tuple(1), b"\x86": _tuple(2), b"\x87": _tuple(3),
-    b"p": lambda m: m.put(int(m.line())), b"q": _put_1,
-    b"r": _put_4, b"\x94": _memoize,
-    b"g": lambda m: m.get(int(m.line())), b"h": _get_1,
-    b"j": lambda m: m.get(m.number(_U4)),
+    b"\x87": _tuple(3),
+    b"p": lambda m: m.put(int(m.line())),
+    b"g": lambda m: m.get(int(m.line())), b"j": lambda m: m.get(m.number(_U4)),
     b"c": lambda m: m.stack.append(_names(m)), b"\x93": _stack_names,
-    b"R": lambda m: m.call(*m.pop(2)), b"\x81": lambda m: m.call(*m.pop(2), new=True),
+    b"\x81": lambda m: m.call(*m.pop(2), new=True),
     b"\x92": _new_with_names, b"o": _object,
-    b"i": lambda m: m.call(_names(m), m.tuple_of(m.to_mark())), b"b": _build,
+    b"i": lambda m: m.call(_names(m), m.tuple_of(m.to_mark())),
     b"P": lambda m: m.stack.append(m.persistent_load(_text(m.line()))),
-    b"Q": lambda m: m.stack.append(m.persistent_load(m.stack.pop())),
     b"\x80": lambda m: m.take(1), b"\x95": lambda m: m.take(8),
     # a registered extension could be anything, and a buffer is outside of the file
 }  # fmt: skip

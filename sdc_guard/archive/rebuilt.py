@@ -92,7 +92,7 @@ class NumpyDtype:
 def _tensor(storage: Storage, offset: int, shape: Any, stride: Any, *rest: Any) -> StoredTensor:
     if len(shape) > _MOST_DIMENSIONS or len(stride) > _MOST_DIMENSIONS:
         raise UnpicklingError("a tensor of too many dimensions")
-    if not all(type(number) is int for number in (offset, *shape, *stride)):
+    if {*map(type, (offset, *shape, *stride))} != {int}:
         raise UnpicklingError("a tensor whose shape is none")
     # _rebuild_tensor_v3 passes the dtype, because its storage has none
     dtypes = [item for item in rest if isinstance(item, torch.dtype)]

@@ -9,12 +9,14 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any, Final
 
 from ..digest.crc32 import crc32
 from ..errors import CheckpointUnreadable
 from .inert_pickle import MOST_BYTES, InertUnpickler, Storage
+from .reused_buffers import PIECE, fresh_buffer, reused_buffer
 from .torch_damage import why_unreadable
 
 STRUCTURE: Final = "data.pkl"
@@ -63,16 +65,24 @@ class TorchRecords:
             yield from self._packed(info, first, end)
 
     def _plain(self, name: str, first: int, end: int) -> Iterator[memoryview]:
-        buffer = memoryview(bytearray(min(CHUNK, end - first)))
-        with self.path.open("rb", buffering=0) as file:
-            file.seek(_start(file, self.records[name]) + first)
+        with self._opened(name, first) as file, reused_buffer() as buffer:
             left = end - first
             while left:
-                count = file.readinto(buffer[: min(left, CHUNK)])
+                count = file.readinto(buffer[: min(left, PIECE)])
                 if not count:
                     raise zipfile.BadZipFile(f"{left:,} bytes are missing at the end")
                 yield buffer[:count]
                 left -= count
+
+    def _opened(self, name: str, first: int) -> FileIO:
+        """The file at the byte `first` of a stored record."""
+        file = self.path.open("rb", buffering=0)
+        try:
+            file.seek(_start(file, self.records[name]) + first)
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     def _packed(self, info: zipfile.ZipInfo, first: int, end: int) -> Iterator[memoryview]:
         """torch.save compresses nothing; who packs a file again may."""
@@ -88,17 +98,36 @@ class TorchRecords:
                 if at > first:
                     yield memoryview(piece)[max(0, first - (at - len(piece))) :]
 
-    def read(self, name: str, first: int = 0, end: int | None = None) -> bytearray:
-        """The bytes [first, end) of a record.
+    def read(self, name: str, first: int = 0, end: int | None = None) -> memoryview:
+        """The bytes [first, end) of a record, in memory of their own that may be written to.
 
         Raises: as `chunks`.
         """
-        end = self.records[name].file_size if end is None else end
-        content = bytearray(max(0, end - first))
+        info = self.records[name]
+        end = info.file_size if end is None else end
+        if info.compress_type == zipfile.ZIP_STORED and 0 <= first < end <= info.file_size:
+            return self._read_plain(name, first, end)
+        content = fresh_buffer(max(0, end - first))
         at = 0
         for piece in self.chunks(name, first, end):
             content[at : at + len(piece)] = piece
             at += len(piece)
+        return content
+
+    def _read_plain(self, name: str, first: int, end: int) -> memoryview:
+        """Straight to where the bytes stay."""
+        with self._opened(name, first) as file:
+            place = file.tell()
+            # a damaged directory may claim more than any memory holds
+            if place + end - first > file.seek(0, 2):
+                raise zipfile.BadZipFile(f"bytes {first:,} to {end:,} are not all in the file")
+            file.seek(place)
+            content, at = fresh_buffer(end - first), 0
+            while at < len(content):
+                count = file.readinto(content[at:])
+                if not count:
+                    raise zipfile.BadZipFile(f"{len(content) - at:,} bytes are missing at the end")
+                at += count
         return content
 
     def sound(self, name: str) -> bool | None:

@@ -31,3 +31,21 @@ def test_pieces_add_up() -> None:
 def test_without_the_instruction_it_is_zlibs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_fold", lambda: None)
     assert crc32(bytes(10000)) == zlib.crc32(bytes(10000))
+
+
+@pytest.mark.parametrize(("width", "needed"), module._WIDTHS)
+def test_each_width_is_zlibs(
+    width: int, needed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = module._compiled(width, needed)
+    if compiled is None:
+        pytest.skip("because this processor has no such instruction")
+    monkeypatch.setattr(module, "_fold", lambda: compiled)
+    data = bytes(value * value % 253 for value in range(9000))
+    for size in (4096, 4097, 4351, 4352, 8999):
+        assert crc32(data[:size], 0xDEADBEEF) == zlib.crc32(data[:size], 0xDEADBEEF)
+
+
+def test_the_constants_are_those_of_the_paper() -> None:
+    assert module._constants(512) == (0x154442BD4, 0x1C6E41596)
+    assert module._constants(128) == (0x1751997D0, 0x0CCAA009E)
