@@ -28,7 +28,6 @@ _OTHER = re.compile(
     r"\d+(?:\.\d+)?|\d*\.\d+|\d+(?=[a-z])"
 )
 _NUMBER = re.compile(r"\d+")
-_LONGEST: Final = 18  # digits: any such number fits signed 64 bits
 
 
 def step_inside(
@@ -72,19 +71,14 @@ class Named:
 def step_in_name(name: str) -> Named | None:
     """The step that a name says: after a word for it, or else its last number."""
     text = name.lower()
-    if (found := _last(_STEP.findall(text))) is not None:
-        return Named(found)
+    if found := _STEP.findall(text):
+        return Named(int(found[-1][:18]))
     rest = _OTHER.sub(" ", _EPOCH.sub(" ", text))
-    if (found := _last(_NUMBER.findall(rest))) is not None:
-        return Named(found)
-    if (found := _last(_EPOCH.findall(text))) is not None:
-        return Named(found, is_step=False)
+    if found := _NUMBER.findall(rest):
+        return Named(int(found[-1][:18]))
+    if found := _EPOCH.findall(text):
+        return Named(int(found[-1][:18]), is_step=False)
     return None
-
-
-def _last(numbers: list[str]) -> int | None:
-    """The last one that can be a step; a longer one is none, and no part of it is."""
-    return next((int(one) for one in reversed(numbers) if len(one) <= _LONGEST), None)
 
 
 @dataclass(frozen=True)
