@@ -91,7 +91,7 @@ def judged_in_turn(candidates: Sequence[Checkpoint], asked: Asked, jobs: int) ->
         return replace(proven, evidence=evidence)
     suspected = search(judge_of("statistics", candidates, asked))
     if proven is None:
-        said = (f"not proven: {unproven}",)
+        said: tuple[str, ...] = (f"not proven: {unproven}",)
     else:
         said = ("the bytes of those judged fit their checksums", *_names_unproven(candidates))
     answer = replace(suspected, evidence=(*suspected.evidence, *said, _ONLY_VALUES))
