@@ -63,7 +63,7 @@ def check(checkpoint: Checkpoint) -> Integrity:
     Raises:
         CheckpointUnreadable: no `.metadata`, or a damaged one: what belongs where is not known.
     """
-    return check_items(checkpoint.path, read_metadata(checkpoint.path))
+    return check_items(checkpoint.path, read_metadata(checkpoint.path, compared=True))
 
 
 def _folders(path: Path) -> list[Path]:

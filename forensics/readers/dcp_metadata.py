@@ -17,6 +17,7 @@ import torch
 from sdc_guard.errors import CheckpointUnreadable
 
 from .dcp_layout import known_layout
+from .dcp_names import contradiction
 from .dcp_pickle import (
     BytesEntry,
     ChunkEntry,
@@ -82,11 +83,13 @@ class DcpMetadata:
         tensors: by name, the dotted path in what was saved.
         others: what is no tensor, by name; None where the metadata does not say where it is.
         bytes: of the metadata itself.
+        contradiction: in what it says twice; "" if there is none, or nobody looked.
     """
 
     tensors: Mapping[str, TensorItem]
     others: Mapping[str, Place | None]
     bytes: int
+    contradiction: str = ""
 
     def places(self) -> Iterator[tuple[str, Place]]:
         """Every range of bytes that holds something of an item, with the item's name."""
@@ -106,8 +109,12 @@ class _Malformed(Exception):
     """What is said cannot be."""
 
 
-def read_metadata(folder: Path) -> DcpMetadata:
+def read_metadata(folder: Path, *, compared: bool = False) -> DcpMetadata:
     """The metadata of a DCP directory; nothing in it is run.
+
+    Args:
+        folder: the directory.
+        compared: whether what it says twice is compared, which takes all of it.
 
     Raises:
         CheckpointUnreadable: missing, empty, truncated, a Git LFS pointer or no such metadata.
@@ -115,9 +122,11 @@ def read_metadata(folder: Path) -> DcpMetadata:
     path = folder / FILE
     try:
         content = _content(path)
-        if (layout := known_layout(content)) is not None:
+        if not compared and (layout := known_layout(content)) is not None:
             return DcpMetadata(*_interpreted_layout(_Same(layout)), len(content))
-        return DcpMetadata(*_interpreted(load_metadata(content)), len(content))
+        found = _attributes(load_metadata(content))
+        why = contradiction(found) if compared else ""
+        return DcpMetadata(*_items_of(found), len(content), why)
     except CheckpointUnreadable:
         raise
     except _Malformed as error:
@@ -162,10 +171,10 @@ def _interpreted_layout(layout: _Same) -> _Items:
     return _items_of(layout.values)
 
 
-def _interpreted(found: Any) -> _Items:
+def _attributes(found: Any) -> Mapping[str, Any]:
     if not isinstance(found, MetadataEntry):
         raise _Malformed("something else than what DCP writes there")
-    return _items_of(vars(found))
+    return vars(found)
 
 
 def _items_of(found: Mapping[str, Any]) -> _Items:
