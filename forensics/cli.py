@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from sdc_guard.commands.group import OneLineErrors, json_option, json_text
+from sdc_guard.commands.group import OneLineErrors, json_option, json_text, say
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE, EXIT_USAGE, UsageError
 from sdc_guard.lake.location import is_lake
 
@@ -93,7 +93,7 @@ def index_command(path: Path, as_json: bool) -> None:
         rows = [checkpoint.as_dict() for checkpoint in found]
         click.echo(json_text("sdc-bisect.index", checkpoints=rows, remarks=remarks))
     else:
-        click.echo("\n".join([*index_lines(found), *remarks]))
+        say(*index_lines(found), *remarks)
     unreadable = [str(checkpoint.step) for checkpoint in found if not checkpoint.readable]
     if unreadable:
         click.echo(f"sdc-bisect: cannot be judged: step {', '.join(unreadable)}", err=True)
@@ -129,7 +129,7 @@ def report_command(run: str, output: Path | None, as_json: bool) -> None:
             output.write_text(text + "\n", encoding="utf-8")
         except OSError as error:  # stdout has the report: with --json one object, and no second
             what = f"the report cannot be written ({error.strerror})"
-            click.echo(f"sdc-bisect: {UsageError(what, where=str(output))}", err=True)
+            say(f"sdc-bisect: {UsageError(what, where=str(output))}", err=True)
             sys.exit(EXIT_USAGE)
 
 

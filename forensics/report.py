@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from sdc_guard.shown import shown
 from sdc_guard.store.trace_reader import TraceReader
 
 from .checkpoint import Checkpoint
@@ -37,12 +38,12 @@ def markdown(reader: TraceReader, found: list[Checkpoint], results: list[dict[st
         {"kinds": list(_BLIND)},
     )
     parts = [
-        f"# Run {reader.run_file.name}",
+        f"# Run {shown(reader.run_file.name)}",
         _recorded(reader),
         *(_result(result) for result in results[-2:]),
         "## Alerts",
         _table(("step", "detector", "layer", "severity", "text"), alerts) if alerts else "None.",
-        *(f"{one}." for one in recurring(reader)),
+        *(f"{shown(str(one))}." for one in recurring(reader)),
         "## Checkpoints",
         _table(
             ("step", "status", "reasons"),
@@ -86,12 +87,12 @@ def utc(moment: float) -> str:
 
 def lines(result: dict[str, Any]) -> list[str]:
     """A result as lines of text that are Markdown, too."""
-    text = [sentence(result), *(f"- {line}" for line in result["evidence"])]
+    text = [sentence(result), *(f"- {shown(str(line))}" for line in result["evidence"])]
     if result["tensors"]:
         keys = ("kind", "name", "index", "bits", "before", "after", "before_value", "after_value")
         rows = [[tensor.get(key) for key in keys] for tensor in result["tensors"]]
         heads = ("kind", "tensor", "element", "bits", "before", "after", "was", "became")
-        text += ["", _table(heads, rows)]
+        text += ["", *_table(heads, rows).split("\n")]
         if more := result.get("more_tensors"):
             text += ["", f"and {more} more tensors of the same step"]
     return text
@@ -100,6 +101,10 @@ def lines(result: dict[str, Any]) -> list[str]:
 def _table(heads: tuple[str, ...], rows: Iterable[Iterable[Any]]) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     for row in rows:
-        cells = ["" if cell is None else str(cell).replace("|", "\\|") for cell in row]
+        cells = ["" if cell is None else _cell(str(cell)) for cell in row]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return shown(text).replace("|", "\\|")

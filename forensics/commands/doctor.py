@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sdc_guard.commands.group import json_option, json_text
+from sdc_guard.commands.group import json_option, json_text, say
 
 
 @click.command("doctor")
@@ -39,4 +39,4 @@ def doctor_command(path: Path, as_json: bool) -> None:
         click.echo(json_text("sdc-bisect.doctor", **told, warnings=warnings))
         return
     lines = [*told["formats"], f"file system: {kind or 'not known'}", *told["missing"]]
-    click.echo("\n".join([*lines, *(f"warning: {line}" for line in warnings)]))
+    say(*lines, *(f"warning: {line}" for line in warnings))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from sdc_guard.commands.group import json_option, json_text
+from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import EXIT_RANGE_ONLY, UsageError
 
 from .answering import answer, progress, tell_result
@@ -217,4 +217,4 @@ def _tell_prediction(part: Standing, judge: Oracle, typed: SearchOptions, as_jso
     if as_json:
         click.echo(json_text("sdc-bisect.run-plan", **found.as_dict()))
     else:
-        click.echo("\n".join(found.lines()))
+        say(*found.lines())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from sdc_guard.commands.group import json_option, json_text
+from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def scan_command(path: Path, jobs: int, statistics: bool | None, as_json: bool) 
         told = not_checkable(answers)
         click.echo(json_text("sdc-bisect.scan", checkpoints=rows, not_checkable=told))
     else:
-        click.echo("\n".join(scan_lines(answers, values=bool(statistics))))
+        say(*scan_lines(answers, values=bool(statistics)))
     sys.exit(_exit_code(answers))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sdc_guard.commands.group import json_option, json_text
+from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE
 
 _GUARD = "sdc-guard"
@@ -39,5 +39,5 @@ def seal_command(path: Path, again: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json_text("sdc-bisect.seal", checkpoints=[row.as_dict() for row in rows]))
     else:
-        click.echo("\n".join(f"{row.step:>10}  {row.what}" for row in rows) or "nothing to seal")
+        say(*[f"{row.step:>10}  {row.what}" for row in rows] or ["nothing to seal"])
     sys.exit(0 if all(row.done for row in rows) else EXIT_ARCHIVE_INCOMPLETE)

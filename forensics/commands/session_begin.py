@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sdc_guard.commands.group import json_option, json_text
+from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import UsageError
 from sdc_guard.lake.location import is_lake, without_password
 
@@ -110,7 +110,7 @@ def reset_command(path: Path | None, named: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json_text("sdc-bisect.reset", kept=folder))
     else:
-        click.echo(f"no session is open any more; the last one is kept in {folder}")
+        say(f"no session is open any more; the last one is kept in {folder}")
 
 
 @click.command("replay")
