@@ -85,10 +85,12 @@ def index_command(path: Path, as_json: bool) -> None:
     """
     from .index import index
     from .index_text import index_lines
+    from .passed_over import passed_over
     from .spacing import duplicates, gaps
 
     found = index(path)
     remarks = [*gaps([checkpoint.step for checkpoint in found]), *duplicates(found)]
+    remarks += passed_over(path, found)
     if as_json:
         rows = [checkpoint.as_dict() for checkpoint in found]
         click.echo(json_text("sdc-bisect.index", checkpoints=rows, remarks=remarks))

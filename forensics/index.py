@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from sdc_guard.errors import ArchiveIncomplete, RunNotFound
+from sdc_guard.errors import ArchiveIncomplete, RunNotFound, no_permission
 
 from .checkpoint import UNKNOWN_ATTEMPT, Checkpoint
 from .gathered import gathered
 from .neighbours import with_size_hints
+from .passed_over import passed_over, what_is
 from .readers.foreign_file import ENOUGH, lfs_pointer, other_kind
 from .readers.known import READERS
 
@@ -24,12 +26,10 @@ def index(path: Path) -> list[Checkpoint]:
 
     Raises:
         RunNotFound: no such path.
+        UsageError: nobody may look there.
         ArchiveIncomplete: no checkpoint below it.
     """
-    if not path.exists():
-        raise RunNotFound(
-            "no such folder", where=str(path), next_step="give a run's or an archive's folder"
-        )
+    _must_be_there(path)
     found = gathered(path, READERS)
     if not found:
         raise ArchiveIncomplete(
@@ -40,14 +40,31 @@ def index(path: Path) -> list[Checkpoint]:
     return with_size_hints(sorted(found, key=_order))
 
 
+def _must_be_there(path: Path) -> None:
+    try:
+        path.stat()
+    except PermissionError:
+        raise no_permission(path) from None
+    except (OSError, ValueError):  # no such path, or one that can be none
+        raise RunNotFound(
+            "a link to nothing" if path.is_symlink() else "no such folder",
+            where=str(path),
+            next_step="give a run's or an archive's folder",
+        ) from None
+    if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
+        raise no_permission(path)
+
+
 def _order(one: Checkpoint) -> tuple[int, int, str]:
     return one.step, one.attempt, one.path.name
 
 
 def _what_else(path: Path) -> str:
     """What a path without a checkpoint is, where that is known."""
-    if not path.is_file():  # a folder; a pipe would be waited for
-        return "no checkpoint there"
+    if special := what_is(path):
+        return f"no checkpoint there: {special}"
+    if not path.is_file():
+        return "; ".join(["no checkpoint there", *passed_over(path, [])])
     try:
         with path.open("rb") as file:
             beginning = file.read(ENOUGH)

@@ -51,6 +51,15 @@ class UsageError(SdcGuardError):
     """An argument that cannot be right, whatever is on disk."""
 
 
+def no_permission(where: object) -> UsageError:
+    """That a file or folder may not be read, which is not that it is missing."""
+    return UsageError(
+        "no permission",
+        where=str(where),
+        next_step="have it made readable, or run this as its owner",
+    )
+
+
 class RunNotFound(SdcGuardError):
     """No run folder there, an empty one, or one that no guard ever wrote to."""
 

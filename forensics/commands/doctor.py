@@ -28,10 +28,11 @@ def doctor_command(path: Path, as_json: bool) -> None:
         permission_troubles,
     )
     from ..index import index
+    from ..passed_over import passed_over
 
     found = index(path)
     kind = file_system(path)
-    warnings = [*clock_troubles(found), *permission_troubles(found)]
+    warnings = [*clock_troubles(found), *permission_troubles(found), *passed_over(path, found)]
     if kind and not is_local(kind):
         warnings.append(f"on {kind}, which may not be this machine's own: reading may be slow")
     told = {"formats": formats(found), "file_system": kind, "missing": missing_packages()}

@@ -99,6 +99,7 @@ def run_command(
     """
     from ..index import index
     from ..oracles.command import CommandOracle
+    from ..passed_over import passed_over
     from ..sessions.home import Home, is_guarded
     from ..sessions.of_run import Search
 
@@ -107,13 +108,18 @@ def run_command(
     judge: Oracle
     weakly = not command and is_without_trace(run, oracle)
     if weakly and oracle == "auto" and not typed.dry_run:
-        answer(judged_in_turn(index(run), asked, typed.jobs), as_json)
+        candidates = index(run)
+        for line in passed_over(run, candidates):
+            progress(line)
+        answer(judged_in_turn(candidates, asked, typed.jobs), as_json)
         return
     with contextlib.ExitStack() as stack:
         reader = None
         if not weakly and (not command or is_guarded(run)):
             reader = stack.enter_context(opened(run, attempt))
         candidates = index(run) if reader is None else of_lineage(reader, attempt)
+        for line in passed_over(run, candidates):
+            progress(line)
         if command:
             judge = CommandOracle(command, skip_crashes=asked.by_chance, cost=typed.cost)
         elif reader is None:

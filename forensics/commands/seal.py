@@ -10,6 +10,8 @@ import click
 from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE
 
+from .answering import progress
+
 _GUARD = "sdc-guard"
 
 
@@ -33,9 +35,13 @@ def seal_command(path: Path, again: bool, as_json: bool) -> None:
       sdc-bisect scan checkpoints
     """
     from ..index import index
+    from ..passed_over import passed_over
     from ..sealing import sealed
 
-    rows = [sealed(one, again) for one in index(path) if one.format != _GUARD]
+    found = index(path)
+    rows = [sealed(one, again) for one in found if one.format != _GUARD]
+    for line in passed_over(path, found):
+        progress(line)
     if as_json:
         click.echo(json_text("sdc-bisect.seal", checkpoints=[row.as_dict() for row in rows]))
     else:

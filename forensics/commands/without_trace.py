@@ -53,13 +53,13 @@ def judge_of(
 
 
 def is_without_trace(run: Path, oracle: str) -> bool:
-    """Whether a path holds checkpoints that no guard recorded, to be judged all the same."""
-    from ..gathered import gathered
-    from ..readers.known import READERS
+    """Whether a path is no run that a guard recorded: it is judged all the same.
 
-    if oracle in ("trace", "shadow") or (run / "run.json").is_file():
-        return False
-    return run.exists() and bool(gathered(run, READERS))
+    Whether it is there, and has checkpoints, `index` says.
+    """
+    from ..readers.listing import is_file
+
+    return oracle not in ("trace", "shadow") and not is_file(run / "run.json")
 
 
 def judged_in_turn(candidates: Sequence[Checkpoint], asked: Asked, jobs: int) -> Result:

@@ -6,16 +6,19 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from click.exceptions import NoArgsIsHelpError
 
-from ..errors import EXIT_USAGE, Interrupted, SdcGuardError, UsageError
+from ..errors import EXIT_USAGE, Interrupted, SdcGuardError, UsageError, no_permission
 from ..shown import shown
+
+_UNREADABLE: Final = re.compile(r"Path '(.*)' is not readable\.$", re.DOTALL)
 
 
 class OneLineErrors(click.Group):
@@ -90,6 +93,8 @@ def _command_of(error: click.ClickException) -> str | None:
 def _of_click(error: click.ClickException) -> UsageError:
     """What click finds wrong, in one sentence, and where what is right can be read."""
     context = getattr(error, "ctx", None)
+    if unreadable := _UNREADABLE.search(error.message):
+        return no_permission(unreadable[1])
     path = "" if context is None else context.command_path
     what = " ".join(error.format_message().split()).rstrip(".")
     what = what[:1].lower() + what[1:]
@@ -101,10 +106,7 @@ def _of_system(error: OSError | KeyboardInterrupt) -> SdcGuardError:
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("stopped by Ctrl-C")
     if isinstance(error, PermissionError):
-        return UsageError(
-            "no permission", where=str(error.filename or ""),
-            next_step="have it made readable, or run this as its owner",
-        )  # fmt: skip
+        return no_permission(error.filename or "")
     return UsageError(error.strerror or str(error), where=str(error.filename or ""))
 
 
