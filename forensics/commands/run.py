@@ -18,7 +18,7 @@ from .answering import answer, progress, tell_result
 from .opening import attempt_option, command_argument, of_lineage, opened, run_argument
 from .search_options import OF_THE_SEARCH, SearchOptions, search_options
 from .session_place import session_option
-from .without_trace import JUDGES, is_without_trace, judge_of, judged_in_turn
+from .without_trace import JUDGES, is_without_trace, judge_of, judged_in_turn, with_limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,6 +143,8 @@ def run_command(
         result = _search(part, judge, live, executor)
         if reader is not None:
             result = _with_later_break(reader, result)
+        if not command:
+            result = with_limits(result, oracle)
         tell_result(result, as_json)
         if live is not None:  # after the answer, which is known whatever becomes of the file
             search.done(live, result)

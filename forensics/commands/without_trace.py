@@ -96,6 +96,13 @@ def judged_in_turn(candidates: Sequence[Checkpoint], asked: Asked, jobs: int) ->
     return _with_unread(answer, candidates, () if proven is None else proven.skipped)
 
 
+def with_limits(result: Result, oracle: str) -> Result:
+    """The answer with what a judge that was asked for by name does not see."""
+    if oracle != "statistics":
+        return result
+    return replace(result, evidence=(*result.evidence, _ONLY_VALUES))
+
+
 def _with_unread(
     result: Result, candidates: Sequence[Checkpoint], skipped: Sequence[int]
 ) -> Result:
