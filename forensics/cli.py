@@ -27,7 +27,9 @@ from .commands.verify import verify_command
 
 
 @click.group(
-    "sdc-bisect", cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]}
+    "sdc-bisect",
+    cls=OneLineErrors,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(package_name="sdc-guard-torch")
 def main() -> None:
@@ -81,7 +83,16 @@ def index_command(path: Path, as_json: bool) -> None:
     compared as numbers; the one that a checkpoint holds counts before the one in its name. No
     tensors are read here; `scan` judges the bytes.
 
-    Below the list it says where checkpoints seem to be missing, and which step has several.
+    Below the list it says where checkpoints seem to be missing, which step has several, and what
+    was passed over: pipes, links to nothing, empty folders.
+
+    \b
+    Exit codes: 0 all can be read, 2 usage, or no such path, 5 one cannot be, or there is none.
+
+    \b
+    Examples:
+      sdc-bisect index runs/pretrain
+      sdc-bisect index checkpoints/step-500.pt --json
     """
     from .index import index
     from .index_text import index_lines
@@ -111,6 +122,14 @@ def report_command(run: str, output: Path | None, as_json: bool) -> None:
 
     RUN is a folder, or ducklake:CATALOG?run=NAME for a run that was uploaded: its checkpoints
     and sessions are not there.
+
+    \b
+    Exit codes: 0 told, 2 usage, or no guard recorded RUN, 5 no checkpoint, 6 no lake there.
+
+    \b
+    Examples:
+      sdc-bisect report runs/pretrain
+      sdc-bisect report runs/pretrain -o report.md
     """
     from .index import index
     from .journal import Session

@@ -30,7 +30,8 @@ def diff_command(a: Path, b: Path, c: Path | None, as_json: bool) -> None:
     With a third checkpoint C, B is the one in question: a file that was damaged differs from A and
     from C, or has elements that jump and return; state that went wrong within the run is in C, too.
 
-    Exit codes: 0 equal or, with C, compared; 1 A and B differ; 2 usage; 5 one cannot be read.
+    \b
+    Exit codes: 0 equal or, with C, compared, 1 A and B differ, 2 usage, 5 one cannot be read.
 
     \b
     Examples:

@@ -17,7 +17,16 @@ def doctor_command(path: Path, as_json: bool) -> None:
 
     Which formats there are, which packages are missing, whether the file system is this machine's
     own, whether times of modification can be right, and what may not be read or written. It reads
-    no tensors and changes nothing.
+    no tensors and changes nothing. PATH is a run's folder, an archive, a folder of checkpoints, or
+    one checkpoint.
+
+    \b
+    Exit codes: 0 told, also with warnings, 2 usage, 5 no checkpoint there.
+
+    \b
+    Examples:
+      sdc-bisect doctor checkpoints
+      sdc-bisect doctor runs/pretrain --json
     """
     from ..archive_health import (
         clock_troubles,

@@ -89,6 +89,10 @@ def run_command(
     `verify` names the step.
 
     \b
+    Exit codes: 0 nothing is corrupt, 1 the first corrupt one is known, 2 usage, or
+    COMMAND failed, 3 a range only, 5 no checkpoint, or none that can be judged, 130 Ctrl-C.
+
+    \b
     Examples:
       sdc-bisect run runs/pretrain
       sdc-bisect run archive --skip 250,300 -- python check.py {ckpt}

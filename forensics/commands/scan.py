@@ -53,7 +53,8 @@ def scan_command(path: Path, jobs: int, statistics: bool | None, as_json: bool) 
     or no checkpoint.
 
     \b
-    Exit codes: 1 something is corrupt or suspect, else 5 something cannot be read, else 0.
+    Exit codes: 1 something is corrupt or suspect, else 5 something cannot be read, or no
+    checkpoint is there, else 0; 2 usage.
 
     \b
     Examples:

@@ -27,7 +27,8 @@ def seal_command(path: Path, again: bool, as_json: bool) -> None:
     written, and it shows accidents, not forgery. The archive of `guard.checkpoint` has manifests
     already. What cannot be read, or is damaged by its own checksums, is not sealed.
 
-    Exit codes: 0 all are sealed, 5 something was not.
+    \b
+    Exit codes: 0 all are sealed, 2 usage, 5 something was not, or no checkpoint is there.
 
     \b
     Examples:

@@ -28,7 +28,12 @@ def _steps(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]
 _RATE = click.FloatRange(0, 0.5, min_open=True, max_open=True)
 _WHERE = (
     click.option(
-        "--skip", default="", callback=_steps, metavar="STEPS", help="Not to judge: 250,300."
+        "--skip",
+        default="",
+        show_default=False,
+        callback=_steps,
+        metavar="STEPS",
+        help="Not to judge: 250,300.",
     ),
     click.option("--good", type=int, metavar="STEP", help="Search from here (the first)."),
     click.option("--bad", type=int, metavar="STEP", help="Search up to here (the last)."),
