@@ -12,6 +12,7 @@ from .checkpoint import UNKNOWN_ATTEMPT, Checkpoint
 from .gathered import gathered
 from .neighbours import with_size_hints
 from .passed_over import passed_over, what_is
+from .readers import guard_archive
 from .readers.foreign_file import ENOUGH, lfs_pointer, other_kind
 from .readers.known import READERS
 
@@ -32,11 +33,7 @@ def index(path: Path) -> list[Checkpoint]:
     _must_be_there(path)
     found = gathered(path, READERS)
     if not found:
-        raise ArchiveIncomplete(
-            _what_else(path),
-            where=str(path),
-            next_step="guard.checkpoint writes them to RUN/archive; torch.save files end in .pt",
-        )
+        raise ArchiveIncomplete(_what_else(path), where=str(path), next_step=_where_else(path))
     return with_size_hints(sorted(found, key=_order))
 
 
@@ -74,6 +71,15 @@ def _what_else(path: Path) -> str:
         return "no checkpoint there: the file is empty (0 bytes)"
     kind = lfs_pointer(beginning) or other_kind(beginning)
     return f"no checkpoint there: {kind}" if kind else "no checkpoint there"
+
+
+def _where_else(path: Path) -> str:
+    """Where the guard's checkpoints lie that are a folder deeper; else where they are as a rule."""
+    deeper = guard_archive.below(path)
+    if not deeper:
+        return "guard.checkpoint writes them to RUN/archive; torch.save files end in .pt"
+    more = f", or one of {len(deeper) - 1} more" if len(deeper) > 1 else ""
+    return f"a guard's checkpoints lie deeper: give {deeper[0]}{more}"
 
 
 def in_lineage(

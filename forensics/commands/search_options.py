@@ -63,10 +63,16 @@ _JOBS = (
 _ERRS = (
     click.option("--noisy", is_flag=True, help="The judge errs; its rates may be unknown."),
     click.option(
-        "--false-positive", type=_RATE, metavar="RATE", help="How often clean is called corrupt."
+        "--false-positive",
+        type=_RATE,
+        metavar="RATE",
+        help="How often clean is called corrupt (unknown).",
     ),
     click.option(
-        "--false-negative", type=_RATE, metavar="RATE", help="How often corrupt is called clean."
+        "--false-negative",
+        type=_RATE,
+        metavar="RATE",
+        help="How often corrupt is called clean (unknown).",
     ),
     click.option(
         "--repeatable/--random-oracle",
@@ -89,6 +95,7 @@ _CONFIDENCE = (
         type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
         default=0.95,
         show_default=True,
+        metavar="PROBABILITY",
         help="Where chance has a part: the probability to stop at.",
     ),
 )

@@ -163,7 +163,7 @@ def _entry(parts: Sequence[str]) -> Entry:
         raise Unreadable(f"{word[:_SHOWN]!r} is none of {', '.join([*_VERDICTS, _SKIP])}, start")
     if len(parts) < 2:
         raise Unreadable(f"which step is {word}?")
-    if not parts[1].isdecimal() or len(parts[1]) > _DIGITS:
+    if not parts[1].removeprefix("-").isdecimal() or len(parts[1]) > _DIGITS:
         raise Unreadable(f"{parts[1][:_SHOWN]!r} is no step, which is a whole number")
     step, pairs = int(parts[1]), _pairs(parts[2:])
     by = str(pairs.get("by", USER))
