@@ -24,7 +24,7 @@ _WORDS: Final[dict[Verdict, str]] = {"clean": "good", "corrupt": "bad", "untesta
 _VERDICTS: Final[dict[str, Verdict]] = {word: verdict for verdict, word in _WORDS.items()}
 _SKIP: Final = "skip"
 _SHOWN: Final = 60  # characters of what cannot be read in a message
-_DIGITS: Final = 18  # of a step
+_DIGITS: Final = 19  # of a step
 
 
 def log_text(state: State) -> str:
@@ -63,8 +63,8 @@ def read_log(content: bytes, where: str) -> tuple[State, list[str]]:
                 state = _started(_pairs(parts[1:]))
             elif parts:
                 state = replace(state, entries=(*state.entries, _entry(parts)))
-        except Unreadable as why:
-            raise _no_log(f"line {number} cannot be read: {why}", where) from None
+        except Unreadable as error:
+            raise _no_log(f"line {number} cannot be read: {error}", where) from None
         except (ValueError, KeyError, TypeError, OverflowError):
             what = f"line {number} cannot be read: {shown(line[:_SHOWN])!r}"
             raise _no_log(what, where) from None
@@ -163,7 +163,7 @@ def _entry(parts: Sequence[str]) -> Entry:
         raise Unreadable(f"{word[:_SHOWN]!r} is none of {', '.join([*_VERDICTS, _SKIP])}, start")
     if len(parts) < 2:
         raise Unreadable(f"which step is {word}?")
-    if not parts[1].removeprefix("-").isdecimal() or len(parts[1]) > _DIGITS:
+    if not parts[1].removeprefix("-").isdecimal() or len(parts[1].removeprefix("-")) > _DIGITS:
         raise Unreadable(f"{parts[1][:_SHOWN]!r} is no step, which is a whole number")
     step, pairs = int(parts[1]), _pairs(parts[2:])
     by = str(pairs.get("by", USER))
