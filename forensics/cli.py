@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from sdc_guard.commands.group import OneLineErrors, json_option, json_text
+from sdc_guard.commands.group import OneLineErrors, json_option, json_text, say
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE
 
 from .commands.diff import diff_command
@@ -26,7 +26,9 @@ from .commands.verify import verify_command
 
 
 @click.group(
-    "sdc-bisect", cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]}
+    "sdc-bisect",
+    cls=OneLineErrors,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(package_name="sdc-guard-torch")
 def main() -> None:
@@ -81,19 +83,30 @@ def index_command(path: Path, as_json: bool) -> None:
     compared as numbers; the one that a checkpoint holds counts before the one in its name. No
     tensors are read here; `scan` judges the bytes.
 
-    Below the list it says where checkpoints seem to be missing, and which step has several.
+    Below the list it says where checkpoints seem to be missing, which step has several, and what
+    was passed over: pipes, links to nothing, empty folders.
+
+    \b
+    Exit codes: 0 all can be read, 2 usage, or no such path, 5 one cannot be, or there is none.
+
+    \b
+    Examples:
+      sdc-bisect index runs/pretrain
+      sdc-bisect index checkpoints/step-500.pt --json
     """
     from .index import index
     from .index_text import index_lines
+    from .passed_over import passed_over
     from .spacing import duplicates, gaps
 
     found = index(path)
     remarks = [*gaps([checkpoint.step for checkpoint in found]), *duplicates(found)]
+    remarks += passed_over(path, found)
     if as_json:
         rows = [checkpoint.as_dict() for checkpoint in found]
         click.echo(json_text("sdc-bisect.index", checkpoints=rows, remarks=remarks))
     else:
-        click.echo("\n".join([*index_lines(found), *remarks]))
+        say(*index_lines(found), *remarks)
     unreadable = [str(checkpoint.step) for checkpoint in found if not checkpoint.readable]
     if unreadable:
         click.echo(f"sdc-bisect: cannot be judged: step {', '.join(unreadable)}", err=True)

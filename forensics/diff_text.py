@@ -39,7 +39,7 @@ def _lines(one: TensorDiff) -> list[str]:
     bits = one.bits
     lines = [
         f"{one.name}: {bits.changed:,} of {bits.numel:,} elements, "
-        f"{bits.bits:,} bits ({_parts(bits)}){_largest(bits)}"
+        f"{bits.bits:,} {'bit' if bits.bits == 1 else 'bits'} ({_parts(bits)}){_largest(bits)}"
     ]
     if bits.before is not None and bits.after is not None:
         lines.append(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from sdc_guard.errors import ArchiveIncomplete, RunNotFound
+from sdc_guard.errors import ArchiveIncomplete, RunNotFound, no_permission
 
 from .checkpoint import UNKNOWN_ATTEMPT, Checkpoint
 from .gathered import gathered
 from .neighbours import with_size_hints
+from .passed_over import passed_over, what_is
+from .readers import guard_archive
 from .readers.foreign_file import ENOUGH, lfs_pointer, other_kind
 from .readers.known import READERS
 from .seals import with_sealed_step
@@ -25,20 +28,29 @@ def index(path: Path) -> list[Checkpoint]:
 
     Raises:
         RunNotFound: no such path.
+        UsageError: nobody may look there.
         ArchiveIncomplete: no checkpoint below it.
     """
-    if not path.exists():
-        raise RunNotFound(
-            "no such folder", where=str(path), next_step="give a run's or an archive's folder"
-        )
+    _must_be_there(path)
     found = gathered(path, READERS)
     if not found:
-        raise ArchiveIncomplete(
-            _what_else(path),
-            where=str(path),
-            next_step="guard.checkpoint writes them to RUN/archive; torch.save files end in .pt",
-        )
+        raise ArchiveIncomplete(_what_else(path), where=str(path), next_step=_where_else(path))
     return with_size_hints(sorted(map(with_sealed_step, found), key=_order))
+
+
+def _must_be_there(path: Path) -> None:
+    try:
+        path.stat()
+    except PermissionError:
+        raise no_permission(path) from None
+    except (OSError, ValueError):  # no such path, or one that can be none
+        raise RunNotFound(
+            "a link to nothing" if path.is_symlink() else "no such folder",
+            where=str(path),
+            next_step="give a run's or an archive's folder",
+        ) from None
+    if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
+        raise no_permission(path)
 
 
 def _order(one: Checkpoint) -> tuple[int, int, str]:
@@ -47,8 +59,10 @@ def _order(one: Checkpoint) -> tuple[int, int, str]:
 
 def _what_else(path: Path) -> str:
     """What a path without a checkpoint is, where that is known."""
-    if not path.is_file():  # a folder; a pipe would be waited for
-        return "no checkpoint there"
+    if special := what_is(path):
+        return f"no checkpoint there: {special}"
+    if not path.is_file():
+        return "; ".join(["no checkpoint there", *passed_over(path, [])])
     try:
         with path.open("rb") as file:
             beginning = file.read(ENOUGH)
@@ -58,6 +72,15 @@ def _what_else(path: Path) -> str:
         return "no checkpoint there: the file is empty (0 bytes)"
     kind = lfs_pointer(beginning) or other_kind(beginning)
     return f"no checkpoint there: {kind}" if kind else "no checkpoint there"
+
+
+def _where_else(path: Path) -> str:
+    """Where the guard's checkpoints lie that are a folder deeper; else where they are as a rule."""
+    deeper = guard_archive.below(path)
+    if not deeper:
+        return "guard.checkpoint writes them to RUN/archive; torch.save files end in .pt"
+    more = f", or one of {len(deeper) - 1} more" if len(deeper) > 1 else ""
+    return f"a guard's checkpoints lie deeper: give {deeper[0]}{more}"
 
 
 def in_lineage(

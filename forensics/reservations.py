@@ -136,7 +136,7 @@ def of_suspects(
     first = doubted[0]
     said = (
         f"{count} suspect: {'step' if len(doubted) == 1 else 'steps'} {steps}; "
-        f"that of step {first.step} because: {'; '.join(first.reasons)}"
+        f"that of step {first.step} {_why(first)}"
     )
     if not oracle.proves:
         return [said]
@@ -147,3 +147,8 @@ def of_suspects(
         "a step that computes wrong values changes no bit between two steps, so this search does "
         f"not see it: sdc-bisect verify {start} runs them again and compares",
     ]
+
+
+def _why(suspect: Checkpoint) -> str:
+    reasons = "; ".join(filter(None, suspect.reasons))
+    return f"because: {reasons}" if reasons else "without a reason in its manifest"

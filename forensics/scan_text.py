@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from .index_text import notes_text, reasons_text
 from .scanning import Scanned, not_checkable
 
 _STATUSES = ("corrupt", "suspect", "clean", "untested")
@@ -16,10 +17,8 @@ def scan_line(one: Scanned) -> str:
     """A checkpoint's line: step, verdict, why, and in brackets what is worth telling."""
     checkpoint = one.checkpoint
     verdict = one.status if one.readable else "unreadable"
-    reasons = f"  {'; '.join(one.reasons)}" if one.reasons else ""
-    told = [*checkpoint.notes, *_not_evaluated(one)]
-    notes = f"  ({'; '.join(told)})" if told else ""
-    return f"{checkpoint.step:>10}  {verdict:<10}{reasons}{notes}".rstrip()
+    told = reasons_text(one.reasons) + notes_text([*checkpoint.notes, *_not_evaluated(one)])
+    return f"{checkpoint.step:>10}  {verdict:<10}{told}".rstrip()
 
 
 def scan_lines(found: Sequence[Scanned], *, values: bool = False) -> list[str]:

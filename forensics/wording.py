@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from .watched import percent
+
+_JUDGES: Final = {
+    "user": "by hand",
+    "command": "by a command",
+    "statistics": "by a statistic",
+    "consistency": "by what contradicts itself",
+    "integrity": "by checksums",
+    "shadow": "by the shadow loss",
+    "trace": "by the trace",
+}
 
 
 def sentence(result: Mapping[str, Any]) -> str:
@@ -82,7 +92,15 @@ def _verified(result: Mapping[str, Any], corrupt: int, between: str) -> str:
 
 
 def _certainty(result: Mapping[str, Any]) -> str:
-    return "proven" if result["proven"] else "not proven, judged by a statistic or a command"
+    if result["proven"]:
+        return "proven"
+    judges = dict.fromkeys(
+        _JUDGES.get(probe.get("oracle", ""), "")
+        for probe in result.get("probes", ())
+        if probe.get("verdict") != "untestable"
+    )
+    by = [judge for judge in judges if judge]
+    return f"not proven, judged {' and '.join(by)}" if by else "not proven"
 
 
 def _partly(result: Mapping[str, Any]) -> bool:

@@ -6,6 +6,8 @@ lines use, so that no caller has to parse a message.
 
 from __future__ import annotations
 
+from .shown import shown
+
 EXIT_USAGE = 2
 EXIT_RANGE_ONLY = 3
 EXIT_NOT_REPRODUCIBLE = 4
@@ -33,12 +35,12 @@ class SdcGuardError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        line = self.what
+        line = " ".join(self.what.split())
         if self.where:
-            line += f": {self.where}"
+            line += f": {self.where}"  # a name, whose line breaks are part of it
         if self.next_step:
-            line += f" ({self.next_step})"
-        return " ".join(line.split())
+            line += f" ({' '.join(self.next_step.split())})"
+        return shown(line)
 
     def as_dict(self) -> dict[str, str]:
         """The `error` object of the commands' JSON output."""
@@ -47,6 +49,15 @@ class SdcGuardError(Exception):
 
 class UsageError(SdcGuardError):
     """An argument that cannot be right, whatever is on disk."""
+
+
+def no_permission(where: object) -> UsageError:
+    """That a file or folder may not be read, which is not that it is missing."""
+    return UsageError(
+        "no permission",
+        where=str(where),
+        next_step="have it made readable, or run this as its owner",
+    )
 
 
 class RunNotFound(SdcGuardError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sdc_guard.commands.group import json_text
+from sdc_guard.commands.group import json_text, say
 
 if TYPE_CHECKING:
     from ..result import Result
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def progress(line: str) -> None:
     """A line about what is going on."""
-    click.echo(f"  {line}", err=True)
+    say(f"  {line}", err=True)
 
 
 def tell_result(result: Result, as_json: bool) -> None:
@@ -23,7 +23,10 @@ def tell_result(result: Result, as_json: bool) -> None:
     from ..reporting.result_lines import lines
 
     content = result.as_dict()
-    click.echo(json_text(None, **content) if as_json else "\n".join(lines(content)))
+    if as_json:
+        click.echo(json_text(None, **content))
+    else:
+        say(*lines(content))
     sys.stdout.flush()
 
 

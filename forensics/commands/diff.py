@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sdc_guard.commands.group import json_option, json_text
+from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def diff_command(a: Path, b: Path, c: Path | None, as_json: bool) -> None:
     With a third checkpoint C, B is the one in question: a file that was damaged differs from A and
     from C, or has elements that jump and return; state that went wrong within the run is in C, too.
 
-    Exit codes: 0 equal or, with C, compared; 1 A and B differ; 2 usage; 5 one cannot be read.
+    \b
+    Exit codes: 0 equal or, with C, compared, 1 A and B differ, 2 usage, 5 one cannot be read.
 
     \b
     Examples:
@@ -45,14 +46,16 @@ def diff_command(a: Path, b: Path, c: Path | None, as_json: bool) -> None:
     contents = [_only(path) for path in (a, b, *([] if c is None else [c]))]
     if c is not None:
         found = three_way(*contents)
-        text = json_text("sdc-bisect.diff", **found.as_dict()) if as_json else None
-        click.echo(text or "\n".join(three_lines(found)))
+        if as_json:
+            click.echo(json_text("sdc-bisect.diff", **found.as_dict()))
+        else:
+            say(*three_lines(found))
         return
     diffs = list(tensor_diffs(*contents))
     if as_json:
         click.echo(json_text("sdc-bisect.diff", tensors=[one.as_dict() for one in diffs]))
     else:
-        click.echo("\n".join(diff_lines(diffs)))
+        say(*diff_lines(diffs))
     sys.exit(int(any(one.kind != "same" for one in diffs)))
 
 

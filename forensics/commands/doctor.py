@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sdc_guard.commands.group import json_option, json_text
+from sdc_guard.commands.group import json_option, json_text, say
 
 
 @click.command("doctor")
@@ -17,7 +17,16 @@ def doctor_command(path: Path, as_json: bool) -> None:
 
     Which formats there are, which packages are missing, whether the file system is this machine's
     own, whether times of modification can be right, and what may not be read or written. It reads
-    no tensors and changes nothing.
+    no tensors and changes nothing. PATH is a run's folder, an archive, a folder of checkpoints, or
+    one checkpoint.
+
+    \b
+    Exit codes: 0 told, also with warnings, 2 usage, 5 no checkpoint there.
+
+    \b
+    Examples:
+      sdc-bisect doctor checkpoints
+      sdc-bisect doctor runs/pretrain --json
     """
     from ..archive_health import (
         clock_troubles,
@@ -28,10 +37,11 @@ def doctor_command(path: Path, as_json: bool) -> None:
         permission_troubles,
     )
     from ..index import index
+    from ..passed_over import passed_over
 
     found = index(path)
     kind = file_system(path)
-    warnings = [*clock_troubles(found), *permission_troubles(found)]
+    warnings = [*clock_troubles(found), *permission_troubles(found), *passed_over(path, found)]
     if kind and not is_local(kind):
         warnings.append(f"on {kind}, which may not be this machine's own: reading may be slow")
     told = {"formats": formats(found), "file_system": kind, "missing": missing_packages()}
@@ -39,4 +49,4 @@ def doctor_command(path: Path, as_json: bool) -> None:
         click.echo(json_text("sdc-bisect.doctor", **told, warnings=warnings))
         return
     lines = [*told["formats"], f"file system: {kind or 'not known'}", *told["missing"]]
-    click.echo("\n".join([*lines, *(f"warning: {line}" for line in warnings)]))
+    say(*lines, *(f"warning: {line}" for line in warnings))

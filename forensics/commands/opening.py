@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sdc_guard.commands.group import say
 from sdc_guard.errors import UsageError
 from sdc_guard.lake.location import is_lake, without_password
 
@@ -39,7 +40,7 @@ def opened(run: str | Path, attempt: int | None) -> TraceReader:
 
     reader = open_run(run, attempt)
     for path, reason in reader.damaged.items():
-        click.echo(f"sdc-bisect: damaged, its rows are missing: {path} ({reason})", err=True)
+        say(f"sdc-bisect: damaged, its rows are missing: {path} ({reason})", err=True)
     return reader
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from sdc_guard.commands.group import json_option
+from sdc_guard.commands.group import json_option, say
 from sdc_guard.errors import EXIT_USAGE, ArchiveIncomplete, RunNotFound, UsageError
 from sdc_guard.lake.location import is_lake
 
@@ -41,6 +41,9 @@ def report_command(
     was uploaded: its checkpoints and sessions are not there. Without PATH it is what --session is
     about, or the working directory. The page is one file: it asks no other machine for anything.
     HTML goes to the file alone, unless --format html asks for it on stdout.
+
+    \b
+    Exit codes: 0 told, 2 usage, or neither a record nor a checkpoint there, 6 no lake there.
 
     \b
     Examples:
@@ -82,7 +85,7 @@ def _write(output: Path, text: str) -> None:
         output.write_text(text, encoding="utf-8")
     except OSError as error:  # stdout has the report: with --json one object, and no second
         what = f"the report cannot be written ({error.strerror})"
-        click.echo(f"sdc-bisect: {UsageError(what, where=str(output))}", err=True)
+        say(f"sdc-bisect: {UsageError(what, where=str(output))}", err=True)
         sys.exit(EXIT_USAGE)
     progress(f"written: {output} ({len(text.encode()) / 1000:,.0f} kB)")
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from sdc_guard.commands.group import json_option, json_text
+from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import EXIT_RANGE_ONLY, UsageError
 
 from .answering import answer, progress, tell_result
 from .opening import attempt_option, command_argument, of_lineage, opened, run_argument
 from .search_options import OF_THE_SEARCH, SearchOptions, search_options
 from .session_place import session_option
-from .without_trace import JUDGES, is_without_trace, judge_of, judged_in_turn
+from .without_trace import JUDGES, is_without_trace, judge_of, judged_in_turn, with_limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,6 +89,10 @@ def run_command(
     `verify` names the step.
 
     \b
+    Exit codes: 0 nothing is corrupt, 1 the first corrupt one is known, 2 usage, or
+    COMMAND failed, 3 a range only, 5 no checkpoint, or none that can be judged, 130 Ctrl-C.
+
+    \b
     Examples:
       sdc-bisect run runs/pretrain
       sdc-bisect run archive --skip 250,300 -- python check.py {ckpt}
@@ -99,6 +103,7 @@ def run_command(
     """
     from ..index import index
     from ..oracles.command import CommandOracle
+    from ..passed_over import passed_over
     from ..sessions.home import Home, is_guarded
     from ..sessions.of_run import Search
 
@@ -107,13 +112,18 @@ def run_command(
     judge: Oracle
     weakly = not command and is_without_trace(run, oracle)
     if weakly and oracle == "auto" and not typed.dry_run:
-        answer(judged_in_turn(index(run), asked, typed.jobs), as_json)
+        candidates = index(run)
+        for line in passed_over(run, candidates):
+            progress(line)
+        answer(judged_in_turn(candidates, asked, typed.jobs), as_json)
         return
     with contextlib.ExitStack() as stack:
         reader = None
         if not weakly and (not command or is_guarded(run)):
             reader = stack.enter_context(opened(run, attempt))
         candidates = index(run) if reader is None else of_lineage(reader, attempt)
+        for line in passed_over(run, candidates):
+            progress(line)
         if command:
             judge = CommandOracle(command, skip_crashes=asked.by_chance, cost=typed.cost)
         elif reader is None:
@@ -137,6 +147,8 @@ def run_command(
         result = _search(part, judge, live, executor)
         if reader is not None:
             result = _with_later_break(reader, result)
+        if not command:
+            result = with_limits(result, oracle)
         tell_result(result, as_json)
         if live is not None:  # after the answer, which is known whatever becomes of the file
             search.done(live, result)
@@ -217,4 +229,4 @@ def _tell_prediction(part: Standing, judge: Oracle, typed: SearchOptions, as_jso
     if as_json:
         click.echo(json_text("sdc-bisect.run-plan", **found.as_dict()))
     else:
-        click.echo("\n".join(found.lines()))
+        say(*found.lines())

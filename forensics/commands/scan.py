@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from sdc_guard.commands.group import json_option, json_text
+from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def scan_command(path: Path, jobs: int, statistics: bool | None, as_json: bool) 
     or no checkpoint.
 
     \b
-    Exit codes: 1 something is corrupt or suspect, else 5 something cannot be read, else 0.
+    Exit codes: 1 something is corrupt or suspect, else 5 something cannot be read, or no
+    checkpoint is there, else 0; 2 usage.
 
     \b
     Examples:
@@ -63,18 +64,21 @@ def scan_command(path: Path, jobs: int, statistics: bool | None, as_json: bool) 
     """
     from ..index import index
     from ..neighbours import bytes_of
+    from ..passed_over import passed_over
     from ..scan_text import scan_lines
     from ..scanning import not_checkable, scanned
 
     found = index(path)
+    remarks = passed_over(path, found)
     large = sum(bytes_of(one.path) for one in found) >= _SHOWN
     answers = scanned(found, jobs, statistics=statistics, tell=_progress(len(found), large))
     if as_json:
         rows = [one.as_dict() for one in answers]
         told = not_checkable(answers)
-        click.echo(json_text("sdc-bisect.scan", checkpoints=rows, not_checkable=told))
+        content = {"checkpoints": rows, "not_checkable": told, "remarks": remarks}
+        click.echo(json_text("sdc-bisect.scan", **content))
     else:
-        click.echo("\n".join(scan_lines(answers, values=bool(statistics))))
+        say(*scan_lines(answers, values=bool(statistics)), *remarks)
     sys.exit(_exit_code(answers))
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 
-from sdc_guard.commands.group import json_option, json_text
+from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE
+
+from .answering import progress
 
 _GUARD = "sdc-guard"
 
@@ -25,7 +27,8 @@ def seal_command(path: Path, again: bool, as_json: bool) -> None:
     written, and it shows accidents, not forgery. The archive of `guard.checkpoint` has manifests
     already. What cannot be read, or is damaged by its own checksums, is not sealed.
 
-    Exit codes: 0 all are sealed, 5 something was not.
+    \b
+    Exit codes: 0 all are sealed, 2 usage, 5 something was not, or no checkpoint is there.
 
     \b
     Examples:
@@ -33,11 +36,15 @@ def seal_command(path: Path, again: bool, as_json: bool) -> None:
       sdc-bisect scan checkpoints
     """
     from ..index import index
+    from ..passed_over import passed_over
     from ..sealing import sealed
 
-    rows = [sealed(one, again) for one in index(path) if one.format != _GUARD]
+    found = index(path)
+    rows = [sealed(one, again) for one in found if one.format != _GUARD]
+    for line in passed_over(path, found):
+        progress(line)
     if as_json:
         click.echo(json_text("sdc-bisect.seal", checkpoints=[row.as_dict() for row in rows]))
     else:
-        click.echo("\n".join(f"{row.step:>10}  {row.what}" for row in rows) or "nothing to seal")
+        say(*[f"{row.step:>10}  {row.what}" for row in rows] or ["nothing to seal"])
     sys.exit(0 if all(row.done for row in rows) else EXIT_ARCHIVE_INCOMPLETE)

@@ -28,7 +28,12 @@ def _steps(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]
 _RATE = click.FloatRange(0, 0.5, min_open=True, max_open=True)
 _WHERE = (
     click.option(
-        "--skip", default="", callback=_steps, metavar="STEPS", help="Not to judge: 250,300."
+        "--skip",
+        default="",
+        show_default=False,
+        callback=_steps,
+        metavar="STEPS",
+        help="Not to judge: 250,300.",
     ),
     click.option("--good", type=int, metavar="STEP", help="Search from here (the first)."),
     click.option("--bad", type=int, metavar="STEP", help="Search up to here (the last)."),
@@ -58,10 +63,16 @@ _JOBS = (
 _ERRS = (
     click.option("--noisy", is_flag=True, help="The judge errs; its rates may be unknown."),
     click.option(
-        "--false-positive", type=_RATE, metavar="RATE", help="How often clean is called corrupt."
+        "--false-positive",
+        type=_RATE,
+        metavar="RATE",
+        help="How often clean is called corrupt (unknown).",
     ),
     click.option(
-        "--false-negative", type=_RATE, metavar="RATE", help="How often corrupt is called clean."
+        "--false-negative",
+        type=_RATE,
+        metavar="RATE",
+        help="How often corrupt is called clean (unknown).",
     ),
     click.option(
         "--repeatable/--random-oracle",
@@ -84,6 +95,7 @@ _CONFIDENCE = (
         type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
         default=0.95,
         show_default=True,
+        metavar="PROBABILITY",
         help="Where chance has a part: the probability to stop at.",
     ),
 )

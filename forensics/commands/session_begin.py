@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sdc_guard.commands.group import json_option, json_text
+from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import UsageError
 from sdc_guard.lake.location import is_lake, without_password
 
@@ -61,6 +61,10 @@ def start_command(
     One session of an archive is open at a time.
 
     \b
+    Exit codes: 0 begun, 2 usage, or a session is open already, 5 archive incomplete;
+    with --trust-ends that of the answer if nothing is left to judge.
+
+    \b
     Examples:
       sdc-bisect start runs/pretrain
       sdc-bisect start archive --good 1000 --bad 9000
@@ -93,6 +97,9 @@ def reset_command(path: Path | None, named: Path | None, as_json: bool) -> None:
     like any other.
 
     \b
+    Exit codes: 0 ended, 2 usage, or no session is open.
+
+    \b
     Examples:
       sdc-bisect reset runs/pretrain
     """
@@ -110,7 +117,7 @@ def reset_command(path: Path | None, named: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json_text("sdc-bisect.reset", kept=folder))
     else:
-        click.echo(f"no session is open any more; the last one is kept in {folder}")
+        say(f"no session is open any more; the last one is kept in {folder}")
 
 
 @click.command("replay")
@@ -127,6 +134,10 @@ def replay_command(
     LOGFILE is what `log` printed, also after lines were changed or taken out by hand, or the
     journal of another session, of which it takes what can be read; `-` is stdin. What is not in
     the archive, or is not what was judged by its bytes, is left out and told.
+
+    \b
+    Exit codes: 0 something is left to judge, or nothing is corrupt, 1 located,
+    2 usage, or LOGFILE is no log, 3 a range only, 5 archive incomplete.
 
     \b
     Examples:

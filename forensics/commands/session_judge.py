@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     from ..sessions.live import Live
     from ..sessions.state import Entry
 
-_HELP = """
+OF_AN_ANSWER = """    Exit codes: 0 something is left to judge, or nothing is corrupt, 1 located,
+    2 usage, or no session, 3 a range only, 5 archive incomplete."""
+_HELP = """{what}
 
-    {what}
-
-    It prints which one to judge next and about how many judgings are left, or the answer, whose
-    exit code it then has: 1 located, 3 a range only. STEP is the number of a step, or the name of
-    a checkpoint where several are of one step. PATH is the working directory if it is left out.
+    It prints which one to judge next and about how many judgings are left, or the answer. STEP is
+    the number of a step, or the name of a checkpoint where several are of one step. PATH is the
+    archive of the session that `start` began; the working directory if it is left out.
 """
 
 
 def _judging(name: str, what: str, examples: str) -> Callable[[Callable[..., None]], click.Command]:
-    text = f"{_HELP.format(what=what)}\n    \b\n    Examples:\n{examples}"
+    end = f"    \b\n{OF_AN_ANSWER}\n\n    \b\n    Examples:\n{examples}"
+    text = f"{_HELP.format(what=what)}\n{end}"
 
     def decorate(function: Callable[..., None]) -> click.Command:
         for add in reversed(
@@ -70,8 +71,8 @@ def bad_command(**typed: Any) -> None:
 
 @_judging(
     "skip",
-    "Say that the checkpoints of these steps are not to be judged, or cannot be. That is no\n"
-    "    evidence: the answer is a range if the first corrupt one may be among them.",
+    "Say that the checkpoints of these steps are not to be judged, or cannot be.\n\n"
+    "    That is no evidence: the answer is a range if the first corrupt one may be among them.",
     "      sdc-bisect skip 4000\n      sdc-bisect skip archive 4000 4500\n",
 )
 def skip_command(**typed: Any) -> None:
@@ -87,6 +88,10 @@ def undo_command(path: Path | None, dry_run: bool, named: Path | None, as_json: 
     """Take the last judging or skip back, whoever it was by. Again: the one before.
 
     PATH is the working directory if it is left out. The journal keeps what was taken back.
+
+    \b
+    Exit codes: 0 something is left to judge, else that of the answer: 1 located,
+    3 a range only; 2 usage, no session or nothing to take back, 5 archive incomplete.
 
     \b
     Examples:

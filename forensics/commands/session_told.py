@@ -29,6 +29,9 @@ def status_command(path: Path | None, named: Path | None, as_json: bool) -> None
     left out. What changed since it was judged is told and counts no more.
 
     \b
+    Exit codes: 0 told, 2 usage, or no session is open, 5 archive incomplete.
+
+    \b
     Examples:
       sdc-bisect status
       sdc-bisect status runs/pretrain --json
@@ -67,6 +70,9 @@ def log_command(path: Path | None, named: Path | None, as_json: bool) -> None:
     `replay` takes this text in again. A line is a word (good, bad, untestable, skip), a step, and
     KEY=VALUE; only word and step are needed, so that lines can be changed and written by hand.
     PATH is the working directory if it is left out.
+
+    \b
+    Exit codes: 0 told, 2 usage, or no session is open.
 
     \b
     Examples:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sdc_guard.commands.group import json_text
+from sdc_guard.commands.group import json_text, say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ def show(command: str, view: View, as_json: bool) -> None:
     if as_json:
         click.echo(json_text(f"sdc-bisect.{command}", **as_dict(view)))
     else:
-        click.echo("\n".join(lines(view)))
+        say(*lines(view))
 
 
 def finish(command: str, view: View, as_json: bool) -> None:

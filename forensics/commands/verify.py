@@ -63,6 +63,10 @@ def verify_command(
     script or writes a log of its own. A loss shows that a step went wrong by then, not when.
 
     \b
+    Exit codes: 0 nothing differs, 1 the first step is known, 2 usage, or COMMAND failed,
+    3 a range only, 4 not reproducible, 5 archive incomplete, 130 Ctrl-C.
+
+    \b
     Examples:
       sdc-bisect verify runs/pretrain -- python train.py --resume {ckpt} --until {step}
       sdc-bisect verify runs/pretrain --recorded --from 2000 --to 3000

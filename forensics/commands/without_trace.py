@@ -54,13 +54,13 @@ def judge_of(
 
 
 def is_without_trace(run: Path, oracle: str) -> bool:
-    """Whether a path holds checkpoints that no guard recorded, to be judged all the same."""
-    from ..gathered import gathered
-    from ..readers.known import READERS
+    """Whether a path is no run that a guard recorded: it is judged all the same.
 
-    if oracle in ("trace", "shadow") or (run / "run.json").is_file():
-        return False
-    return run.exists() and bool(gathered(run, READERS))
+    Whether it is there, and has checkpoints, `index` says.
+    """
+    from ..readers.listing import is_file
+
+    return oracle not in ("trace", "shadow") and not is_file(run / "run.json")
 
 
 def judged_in_turn(candidates: Sequence[Checkpoint], asked: Asked, jobs: int) -> Result:
@@ -105,6 +105,13 @@ def _names_unproven(candidates: Sequence[Checkpoint]) -> tuple[str, ...]:
 
     found = any(one.format == dcp.FORMAT and not seal_path(one).exists() for one in candidates)
     return (_NO_NAMES,) if found else ()
+
+
+def with_limits(result: Result, oracle: str) -> Result:
+    """The answer with what a judge that was asked for by name does not see."""
+    if oracle != "statistics":
+        return result
+    return replace(result, evidence=(*result.evidence, _ONLY_VALUES))
 
 
 def _with_unread(

@@ -82,7 +82,7 @@ class StatisticsOracle:
             return Judgement("corrupt", "; ".join(found[:_MOST_NAMED]) + more)
         if not now:
             return Judgement("untestable", "no floating-point tensors in it")
-        return Judgement("clean", f"values of {len(now):,} tensors are as a training leaves them")
+        return Judgement("clean", f"values of {_tensors(len(now))} as a training leaves them")
 
     def _strange(
         self, one: Checkpoint, content: Content, now: Mapping[str, _Looked]
@@ -196,3 +196,7 @@ def _peak(now: Measured) -> str:
 
 def _elements(count: int) -> str:
     return "one element is" if count == 1 else f"{count:,} elements are"
+
+
+def _tensors(count: int) -> str:
+    return "1 tensor are" if count == 1 else f"{count:,} tensors are"

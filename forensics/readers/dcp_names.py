@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sdc_guard.archive.inert_pickle import Inert
-from sdc_guard.logs.shown import shown
+from sdc_guard.shown import shown
 
 from .dcp_pickle import IndexEntry, PropertiesEntry, TensorEntry
 

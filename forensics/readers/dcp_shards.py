@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sdc_guard.logs.shown import shown
+from sdc_guard.shown import shown
 
 from .dcp_metadata import FILE, DcpMetadata
 from .foreign_file import ENOUGH, lfs_pointer

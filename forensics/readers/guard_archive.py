@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,7 @@ from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
 from ..doubted import doubted
 from .findings import as_step
-from .listing import names_in
+from .listing import is_folder, names_in
 from .reader import Reader
 from .torch_zip import check_file, open_file
 
@@ -41,9 +42,21 @@ def find(path: Path) -> list[Checkpoint]:
     if not path.is_dir():
         return []
     archive = path / "archive" if (path / "archive").is_dir() else path
-    matches = ((_FOLDER.fullmatch(folder.name), folder) for folder in archive.iterdir())
-    named = [(folder, as_step(match[1]) or 0) for match, folder in matches if match]
-    return doubted(archive, [_describe(folder, step) for folder, step in named if _is_own(folder)])
+    return doubted(archive, [_describe(folder, step) for folder, step in _named(archive)])
+
+
+def below(path: Path) -> list[Path]:
+    """Folders in `path` that hold a guard's checkpoints, or have an archive of them."""
+    folders = [path / name for name in sorted(names_in(path)) if is_folder(path / name)]
+    return [one for one in folders if any(_named(one)) or any(_named(one / "archive"))]
+
+
+def _named(archive: Path) -> Iterator[tuple[Path, int]]:
+    """The guard's folders in an archive, with the steps in their names."""
+    for name in sorted(names_in(archive)):
+        match = _FOLDER.fullmatch(name)
+        if match and _is_own(archive / name):
+            yield archive / name, as_step(match[1]) or 0
 
 
 def _is_own(folder: Path) -> bool:

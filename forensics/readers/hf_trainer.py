@@ -76,7 +76,7 @@ def _checkpoint(folder: _Folder) -> Checkpoint:
     state = read_state(folder.path)
     weights = folder.weights
     findings = weights.findings if isinstance(weights, Weights) else weights
-    reasons = (*_incomplete(folder, state), *findings.reasons, *_damaged_parts(folder))
+    reasons = (*findings.reasons, *_damaged_parts(folder), *_incomplete(folder, state))
     step, notes = _step(folder, state)
     whole = Findings(reasons, (*findings.notes, *notes), findings.readable, step)
     return whole.checkpoint(folder.path, FORMAT, folder.path.name)

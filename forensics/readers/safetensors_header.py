@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sdc_guard.errors import CheckpointUnreadable
-from sdc_guard.logs.shown import shown
+from sdc_guard.shown import shown
 
 from .foreign_file import ENOUGH, lfs_pointer, other_kind
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from sdc_guard.logs.shown import shown
+from sdc_guard.shown import shown
 
 from .listing import is_file, names_in
 from .safetensors_tensors import step

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sdc_guard.archive.inert_pickle import Inert, InertUnpickler, StoredTensor
-from sdc_guard.logs.shown import shown
+from sdc_guard.shown import shown
 
 _MOST = 10_000  # values of one structure that are listed
 _DEEPEST = 100

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from sdc_guard.errors import CheckpointUnreadable
-from sdc_guard.logs.shown import shown
+from sdc_guard.shown import shown
 
 from .findings import Findings
 from .safetensors_file import told

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from sdc_guard.logs.shown import shown
+from sdc_guard.shown import shown
 
 from ..watched import percent
 from .facts import Report, Told

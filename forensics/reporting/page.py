@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sdc_guard.logs.shown import shown
+from sdc_guard.shown import shown
 
 from ..watched import percent
 from .facts import Report

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from sdc_guard.shown import shown
+
 from ..wording import sentence
 
 TENSOR_HEADS = ("kind", "tensor", "element", "bits", "before", "after", "was", "became")
@@ -20,7 +22,7 @@ def utc(moment: float) -> str:
         return f"{moment!r} s"
 
 
-def lines(result: dict[str, Any], text: Callable[[str], str] = str) -> list[str]:
+def lines(result: dict[str, Any], text: Callable[[str], str] = shown) -> list[str]:
     """A result as lines of text that are Markdown, too.
 
     Args:
@@ -30,7 +32,7 @@ def lines(result: dict[str, Any], text: Callable[[str], str] = str) -> list[str]
     told = [text(sentence(result)), *(f"- {text(str(line))}" for line in result["evidence"])]
     if result["tensors"]:
         rows = [tensor_cells(tensor) for tensor in result["tensors"]]
-        told += ["", table(TENSOR_HEADS, rows, text)]
+        told += ["", *table(TENSOR_HEADS, rows, text).split("\n")]
         if more := result.get("more_tensors"):
             told += ["", f"and {more} more tensors of the same step"]
     return told

@@ -9,6 +9,19 @@ from typing import Any
 _SHOWN = 60  # characters of a damaged line in a message
 
 
+class Unreadable(ValueError):
+    """What of a journal or log cannot be read, in words for its reader."""
+
+
+def why(error: Exception) -> str:
+    """Why an event says nothing, in words; those of Python tell its reader nothing."""
+    if isinstance(error, Unreadable):
+        return str(error)
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
+    return "its entries are not those of a session"
+
+
 @dataclass(frozen=True)
 class JournalLines:
     """What a journal holds.

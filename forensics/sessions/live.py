@@ -18,7 +18,7 @@ from ..oracles.judgement import Judgement
 from ..result import Result
 from .changes import changes
 from .home import Home, is_guarded
-from .lines import JournalLines, parse
+from .lines import JournalLines, parse, why
 from .lock import locked
 from .mark import Mark, content_of, glance
 from .standing import name_of
@@ -190,7 +190,7 @@ def read(home: Home, session: Session) -> tuple[State, JournalLines]:
     try:
         state = folded(lines.events)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise damaged(session, f"says nothing of a session ({error})") from None
+        raise damaged(session, f"says nothing of a session: {why(error)}") from None
     if home.named and Path(state.archive) != home.archive.absolute():
         raise UsageError(
             f"the session there is of {state.archive}",

@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sdc_guard.errors import UsageError
+from sdc_guard.shown import shown
 
 from ..oracles.judgement import Judgement
 from ..search import Verdict
-from .lines import parse
+from .lines import Unreadable, parse, why
 from .mark import Mark
 from .state import USER, Entry, State, asked_of, folded
 
@@ -22,6 +23,8 @@ HEAD: Final = "# sdc-bisect log, version 1"
 _WORDS: Final[dict[Verdict, str]] = {"clean": "good", "corrupt": "bad", "untestable": "untestable"}
 _VERDICTS: Final[dict[str, Verdict]] = {word: verdict for verdict, word in _WORDS.items()}
 _SKIP: Final = "skip"
+_SHOWN: Final = 60  # characters of what cannot be read in a message
+_DIGITS: Final = 19  # of a step
 
 
 def log_text(state: State) -> str:
@@ -55,13 +58,16 @@ def read_log(content: bytes, where: str) -> tuple[State, list[str]]:
     state = State("", asked_of({}))
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            parts = shlex.split(line, comments=True)
+            parts = _words(line)
             if parts and parts[0] == "start":
                 state = _started(_pairs(parts[1:]))
             elif parts:
                 state = replace(state, entries=(*state.entries, _entry(parts)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise _no_log(f"line {number} cannot be read ({error})", where) from None
+        except Unreadable as error:
+            raise _no_log(f"line {number} cannot be read: {error}", where) from None
+        except (ValueError, KeyError, TypeError, OverflowError):
+            what = f"line {number} cannot be read: {shown(line[:_SHOWN])!r}"
+            raise _no_log(what, where) from None
     return state, []
 
 
@@ -80,10 +86,17 @@ def _read_journal(content: bytes, where: str) -> tuple[State, list[str]]:
             # the events that fit together, from the first on
             bad = next(i for i in range(len(events)) if not _fits(events[: i + 1]))
             if bad == 0:
-                raise _no_log(f"its start cannot be read ({error})", where) from None
+                raise _no_log(f"its start cannot be read: {why(error)}", where) from None
             left.append(f"line {lines.numbers[bad]} says nothing and is left out")
             del events[bad]
     raise _no_log("its first line does not start a session", where)
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:
+        raise Unreadable("a quotation mark without its second one") from None
 
 
 def _fits(events: Sequence[Mapping[str, Any]]) -> bool:
@@ -115,10 +128,10 @@ def _started(pairs: Mapping[str, Any]) -> State:
     options = dict(pairs)
     attempt = options.pop("attempt", None)
     if attempt is not None and not isinstance(attempt, int):
-        raise ValueError("attempt is no number")
+        raise Unreadable("attempt is no number")
     asked = asked_of(options)
     if not all(isinstance(step, int | None) for step in (asked.good, asked.bad)):
-        raise ValueError("good and bad are steps")
+        raise Unreadable("good and bad are steps, which are whole numbers")
     return State("", asked, attempt)
 
 
@@ -145,9 +158,14 @@ def _entry_line(entry: Entry, ambiguous: bool) -> str:
 
 def _entry(parts: Sequence[str]) -> Entry:
     """An entry; the content of what was judged is the only thing known of its mark."""
+    word = parts[0]
+    if word != _SKIP and word not in _VERDICTS:
+        raise Unreadable(f"{word[:_SHOWN]!r} is none of {', '.join([*_VERDICTS, _SKIP])}, start")
     if len(parts) < 2:
-        raise ValueError("which step?")
-    word, step, pairs = parts[0], int(parts[1]), _pairs(parts[2:])
+        raise Unreadable(f"which step is {word}?")
+    if not parts[1].removeprefix("-").isdecimal() or len(parts[1].removeprefix("-")) > _DIGITS:
+        raise Unreadable(f"{parts[1][:_SHOWN]!r} is no step, which is a whole number")
+    step, pairs = int(parts[1]), _pairs(parts[2:])
     by = str(pairs.get("by", USER))
     judgement = None
     if word != _SKIP:
@@ -157,19 +175,32 @@ def _entry(parts: Sequence[str]) -> Entry:
             verdict,
             str(pairs.get("reason", "as the log says")),
             pairs.get("stored_bytes") is True,
-            None if watched is None else float(watched),
+            None if watched is None else _number("watched", watched),
         )
     seconds, content, when = pairs.get("seconds"), pairs.get("content"), pairs.get("at")
-    at = 0.0 if when is None else datetime.fromisoformat(str(when)).timestamp()
+    at = 0.0 if when is None else _moment(str(when))
     return Entry(
         step,
         str(pairs.get("checkpoint", "")),
         judgement,
         by,
         at,
-        None if seconds is None else float(seconds),
+        None if seconds is None else _number("seconds", seconds),
         None if content is None else Mark(0, 0, "", str(content)),
     )
+
+
+def _number(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unreadable(f"{key} is no number")
+    return float(value)
+
+
+def _moment(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise Unreadable(f"at={text[:_SHOWN]!r} is no time, as 2026-11-30T14:42:03Z is") from None
 
 
 def _line(start: str, content: Mapping[str, Any]) -> str:
@@ -189,7 +220,7 @@ def _pairs(parts: Iterable[str]) -> dict[str, Any]:
     for part in parts:
         key, sign, value = part.partition("=")
         if not sign:
-            raise ValueError(f"{part!r} is no KEY=VALUE")
+            raise Unreadable(f"{part[:_SHOWN]!r} is no KEY=VALUE")
         pairs[key] = _value(value)
     return pairs
 

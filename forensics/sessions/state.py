@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, get_args
 
 from ..oracles.judgement import Judgement
 from ..search import Verdict
 from ..search.asked import Asked, Noise
+from .lines import Unreadable
 from .mark import Mark
 
 VERSION: Final = 1
@@ -91,9 +92,9 @@ def begun(event: Mapping[str, Any]) -> State:
         KeyError, TypeError, ValueError: it does not begin one, or one of a later version.
     """
     if event["event"] != "start":
-        raise ValueError("the first line is no start")
+        raise Unreadable("the first line is no start")
     if event["version"] != VERSION:
-        raise ValueError(f"version {event['version']}, not {VERSION}")
+        raise Unreadable(f"version {event['version']}, not {VERSION}")
     judge, attempt = event.get("judge"), event.get("attempt")
     return State(
         archive=str(event["archive"]),
@@ -119,6 +120,12 @@ def start_event(state: State) -> dict[str, Any]:
 
 def asked_of(stored: Mapping[str, Any]) -> Asked:
     """The search's options as they are stored."""
+    usual = {one.name: one.default for one in fields(Asked)}
+    for name, value in stored.items():
+        if name not in usual:
+            raise Unreadable(f"{str(name)[:60]!r} is no option of a search")
+        if not _fits(value, usual[name]):
+            raise Unreadable(f"the value of {name!r} cannot be one")
     noise = stored.get("noise")
     content = {
         **stored,
@@ -126,6 +133,18 @@ def asked_of(stored: Mapping[str, Any]) -> Asked:
         "noise": None if noise is None else Noise(**noise),
     }
     return Asked(**content)
+
+
+def _fits(value: Any, usual: Any) -> bool:
+    """Whether a stored value is of the kind that the usual one of an option is of."""
+    if isinstance(usual, bool):
+        return isinstance(value, bool)
+    if isinstance(usual, tuple):
+        return isinstance(value, list | tuple) and all(type(one) is int for one in value)
+    if usual is None:  # a step, or what is known of noise
+        return value is None or type(value) is int or isinstance(value, dict)
+    number = float if isinstance(usual, float) else int
+    return isinstance(value, int | number) and not isinstance(value, bool)
 
 
 def event_of(entry: Entry) -> dict[str, Any]:
@@ -181,7 +200,7 @@ def verdict_of(text: object) -> Verdict:
     for verdict in get_args(Verdict):
         if verdict == text:
             return verdict  # type: ignore[no-any-return]
-    raise ValueError(f"no verdict: {text!r}")
+    raise Unreadable(f"{text!r} is no verdict")
 
 
 def folded(events: Iterable[Mapping[str, Any]]) -> State:
@@ -190,5 +209,5 @@ def folded(events: Iterable[Mapping[str, Any]]) -> State:
     for event in events:
         state = begun(event) if state is None else state.after(event)
     if state is None:
-        raise ValueError("it is empty")
+        raise Unreadable("it is empty")
     return state

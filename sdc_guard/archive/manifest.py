@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -90,48 +90,87 @@ class Manifest:
         """
         path = folder / FILE
         try:
-            return cls._parse(json.loads(path.read_text(encoding="utf-8")))
+            text = path.read_text(encoding="utf-8") if path.is_file() else None  # no pipe
+            content = None if text is None else json.loads(text)
+        except PermissionError:
+            raise _damaged(path, "no permission") from None
         except OSError:
+            text = None
+        except UnicodeDecodeError:
+            raise _damaged(path, "it is no text") from None
+        except RecursionError:
+            raise _damaged(path, "its lists have no end") from None
+        except ValueError as error:
+            line = getattr(error, "lineno", 1)
+            raise _damaged(path, f"it is cut off or no JSON, in line {line}") from None
+        if text is None:
             raise CheckpointUnreadable(
                 "no manifest.json there",
                 where=str(folder),
                 next_step="give a checkpoint folder that guard.checkpoint wrote",
-            ) from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise CheckpointUnreadable(
-                f"manifest.json cannot be read ({type(error).__name__}: {error})",
-                where=str(path),
-                next_step="it cannot be judged; use another checkpoint",
-            ) from None
+            )
+        try:
+            return cls._parse(content)
+        except _Wrong as wrong:
+            raise _damaged(path, str(wrong)) from None
+        except KeyError as missing:
+            raise _damaged(path, f"it has no {missing}") from None
+        except (ValueError, TypeError, AttributeError):
+            raise _damaged(path, "its entries are not those of a manifest") from None
 
     @classmethod
-    def _parse(cls, content: dict[str, Any]) -> Manifest:
+    def _parse(cls, content: Any) -> Manifest:
+        if not isinstance(content, dict):
+            raise _Wrong("it holds no object")
         schema = content.pop("schema")
         if schema != SCHEMA:
-            raise ValueError(f"schema {schema!r}, not {SCHEMA!r}")
-        tensors = {name: TensorEntry(**row) for name, row in content["tensors"].items()}
+            raise _Wrong(f"its schema is {schema!r}, not {SCHEMA!r}")
+        unknown = content.keys() - {one.name for one in fields(cls)}
+        if unknown:
+            raise _Wrong(f"it has an entry {sorted(unknown)[0]!r}, which is not known")
+        tensors = {name: _entry(name, row) for name, row in content["tensors"].items()}
+        for name in (one.name for one in fields(cls) if one.default is MISSING):
+            _ = content[name]
         read = {"tensors": tensors, "reasons": tuple(content["reasons"])}
         manifest = cls(**{**content, **read, "xxh3": content.get("xxh3") or ""})
-        for entry in tensors.values():
-            _check_entry(entry)
         for name in ("step", "trace_step", "attempt", "bytes"):
             value = content[name]
             if type(value) is not int or not 0 <= value < _END:  # True is an int, too
-                raise ValueError(f"{name} is no whole number from 0 to 2^63")
+                raise _Wrong(f"its {name!r} is no whole number from 0 to 2^63")
+        if not all(isinstance(reason, str) for reason in manifest.reasons):
+            raise _Wrong("its 'reasons' are no texts")
         if manifest.status not in get_args(Status):
-            raise ValueError("a status that is none")
+            known = ", ".join(get_args(Status))
+            raise _Wrong(f"its status is {manifest.status!r}, none of {known}")
         if type(manifest.created) not in (int, float):
-            raise ValueError("a time that is none")
+            raise _Wrong("its time is no number")
         if not isinstance(manifest.xxh3, str) or not _XXH3.fullmatch(manifest.xxh3):
-            raise ValueError("a checksum that is none")
+            raise _Wrong("its xxh3 is no checksum")
         if not isinstance(manifest.file, str) or Path(manifest.file).name != manifest.file:
-            raise ValueError(f"file {manifest.file!r} is not in this folder")
+            raise _Wrong(f"its file {manifest.file!r} is not in this folder")
         return manifest
 
 
-def _check_entry(entry: TensorEntry) -> None:
-    """Raises ValueError where a digest, a kind or a layer is none."""
-    if not all(0 <= value < 1 << 64 for value in entry.digest):
-        raise ValueError("a digest that is none")
+class _Wrong(ValueError):
+    """What a manifest says that cannot be, in words."""
+
+
+def _entry(name: str, row: Any) -> TensorEntry:
+    try:
+        entry = TensorEntry(**row)
+        numbers = entry.digest  # raises where one is none
+    except (ValueError, TypeError):
+        raise _Wrong(f"its entry for tensor {name!r} holds no digest") from None
+    if not all(0 <= value < 1 << 64 for value in numbers):
+        raise _Wrong(f"its entry for tensor {name!r} holds no digest")
     if not all(isinstance(x, str | None) for x in (entry.kind, entry.layer)):
-        raise ValueError("a kind or layer that is no text")
+        raise _Wrong(f"kind or layer of tensor {name!r} is no text")
+    return entry
+
+
+def _damaged(path: Path, what: str) -> CheckpointUnreadable:
+    return CheckpointUnreadable(
+        f"manifest.json cannot be read: {what}",
+        where=str(path),
+        next_step="it cannot be judged; use another checkpoint",
+    )

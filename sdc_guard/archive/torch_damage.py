@@ -49,7 +49,9 @@ def why_unreadable(path: Path, error: Exception) -> str:
         return "unreadable: the file is empty (0 bytes)"
     start = head_of(path)
     if not start:
-        return f"unreadable: {getattr(error, 'strerror', None) or type(error).__name__}"
+        denied = isinstance(error, PermissionError)
+        what = "no permission" if denied else getattr(error, "strerror", None)
+        return f"unreadable: {what or 'it cannot be opened'}"
     if start.startswith(LEGACY):
         return "unreadable: the format of torch.save before 1.6, which holds no checksums"
     if pointer := pointer_in(start):

@@ -3,41 +3,110 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
-from ..errors import Interrupted, SdcGuardError, UsageError
+from ..errors import EXIT_USAGE, Interrupted, SdcGuardError, UsageError, no_permission
+from ..shown import shown
+
+_UNREADABLE: Final = re.compile(r"Path '(.*)' is not readable\.$", re.DOTALL)
 
 
 class OneLineErrors(click.Group):
     """A group of commands in which an error raised on purpose is one line and an exit code.
 
-    With --json it is one object on stdout instead.
+    With --json it is one object on stdout instead. What click itself finds wrong with the words on
+    the command line is told alike.
     """
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, **extra)
+        typed = list(sys.argv[1:] if args is None else args)
+        try:
+            code = super().main(typed, prog_name, complete_var, False, **extra)
+        except NoArgsIsHelpError as help_text:
+            help_text.show()
+            sys.exit(EXIT_USAGE)
+        except click.ClickException as raised:
+            self._tell(_of_click(raised), _command_of(raised), _asks_for_json(typed))
+            sys.exit(EXIT_USAGE)
+        except click.Abort:
+            stopped = Interrupted("stopped by Ctrl-C")
+            self._tell(stopped, None, _asks_for_json(typed))
+            sys.exit(stopped.exit_code)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except (SdcGuardError, OSError, KeyboardInterrupt) as raised:
             error = raised if isinstance(raised, SdcGuardError) else _of_system(raised)
-            if ctx.meta.get("json"):
-                schema = f"{self.name}.{ctx.invoked_subcommand}"
-                click.echo(json_text(schema, error=error.as_dict()))
-            else:
-                click.echo(f"{self.name}: {error}", err=True)
+            self._tell(error, ctx.invoked_subcommand, bool(ctx.meta.get("json")))
             ctx.exit(error.exit_code)
+
+    def _tell(self, error: SdcGuardError, command: str | None, as_json: bool) -> None:
+        if as_json:
+            schema = f"{self.name}.{command}" if command else str(self.name)
+            click.echo(json_text(schema, error=error.as_dict()))
+        else:
+            say(f"{self.name}: {error}", err=True)
+
+
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines, each on one of its own whatever the names in it hold.
+
+    Args:
+        lines: a line break in one of them, of a name, is printed as such.
+        err: on stderr.
+    """
+    click.echo("\n".join(shown(line) for line in lines), err=err)
+
+
+def _asks_for_json(typed: Iterable[str]) -> bool:
+    """Whether --json stands on the command line, before the words of a command of the user's."""
+    return "--json" in itertools.takewhile(lambda word: word != "--", typed)
+
+
+def _command_of(error: click.ClickException) -> str | None:
+    """The command whose words are wrong; None where it is not even known which."""
+    context = getattr(error, "ctx", None)
+    return None if context is None or context.parent is None else context.info_name
+
+
+def _of_click(error: click.ClickException) -> UsageError:
+    """What click finds wrong, in one sentence, and where what is right can be read."""
+    context = getattr(error, "ctx", None)
+    if unreadable := _UNREADABLE.search(error.message):
+        return no_permission(unreadable[1])
+    path = "" if context is None else context.command_path
+    what = " ".join(error.format_message().split()).rstrip(".")
+    what = what[:1].lower() + what[1:]
+    return UsageError(what, where=path, next_step=f"see {path} --help" if path else "see --help")
 
 
 def _of_system(error: OSError | KeyboardInterrupt) -> SdcGuardError:
     """A full disk, a missing permission: the system's own words, and the file. Or Ctrl-C."""
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("stopped by Ctrl-C")
+    if isinstance(error, PermissionError):
+        return no_permission(error.filename or "")
     return UsageError(error.strerror or str(error), where=str(error.filename or ""))
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from ..errors import LogUnreadable, UsageError
-from .shown import shown
+from ..shown import shown
 
 # How loggers name them, the surest first. Compared without case, with every run of other signs
 # than letters and digits as one underscore: "train/loss", "lm loss" and "Loss-Scale" are found.

@@ -9,10 +9,10 @@ from pathlib import Path
 from ..detect.series import SeriesReport, judge
 from ..detect.series_log import Column, SeriesLog
 from ..errors import UsageError
+from ..shown import shown
 from .columns import Asked
 from .order import arrange
 from .reading import read_log
-from .shown import shown
 from .table import ROLES, LogTable
 
 

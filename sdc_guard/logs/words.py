@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ..detect.series_incidents import SeriesIncident
+from ..shown import shown
 from .judged import Judged
-from .shown import shown
 
 _SIGNALS: Final = {"grad_norm": "the gradient norm", "loss": "the loss"}
 _STATES: Final = {

@@ -27,12 +27,12 @@ def run_copy(clean_run: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", ["run", "verify", "report"])
+@pytest.mark.parametrize("command", ["verify", "report"])
 def test_a_missing_run_folder(command: str, tmp_path: Path) -> None:
     one_line(bisect(command, tmp_path / "nowhere"), 2, "no run folder there", "nowhere")
 
 
-@pytest.mark.parametrize("command", ["run", "verify", "report"])
+@pytest.mark.parametrize("command", ["verify", "report"])
 def test_an_empty_run_folder(command: str, tmp_path: Path) -> None:
     one_line(bisect(command, tmp_path), 2, "this folder is empty")
 
