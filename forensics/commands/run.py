@@ -132,7 +132,7 @@ def run_command(
         if typed.dry_run:
             _tell_prediction(search.planned(), judge, typed, as_json)
             return
-        executor = _executor(judge, typed)
+        executor = _executor(judge, typed, stack)
         live, part = stack.enter_context(search.session(progress))
         result = _search(part, judge, live, executor)
         if reader is not None:
@@ -177,7 +177,7 @@ def _search(part: Standing, judge: Oracle, live: Live | None, executor: Executor
     return find_bracket_of(part.part, part.known, oracle, live, progress, part.asked, executor)
 
 
-def _executor(judge: Oracle, typed: SearchOptions) -> Executor:
+def _executor(judge: Oracle, typed: SearchOptions, stack: contextlib.ExitStack) -> Executor:
     from ..executors.local import Local
     from ..oracles.command import CommandOracle
 
@@ -190,7 +190,7 @@ def _executor(judge: Oracle, typed: SearchOptions) -> Executor:
     if typed.executor == "ray":
         from ..executors.on_ray import OnRay
 
-        return OnRay(typed.jobs)
+        return stack.enter_context(OnRay(typed.jobs))
     return Local(typed.jobs, judge.stop)
 
 
