@@ -80,6 +80,15 @@ class InTurn:
             self.live.stage(stage)
         return stage
 
+    def said_by(self, judge: Oracle) -> bool:
+        """Whether this one has judged already, or had its say."""
+        if self.live is None:
+            return False
+        state = self.live.state
+        return state.stage(judge.name) is not None or any(
+            entry.by == judge.name for entry in state.entries
+        )
+
     def others_judged(self, judge: Oracle) -> bool:
         """Whether somebody else has judged in this session."""
         entries = () if self.live is None else self.live.state.entries

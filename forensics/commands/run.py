@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "trace", "shadow", *JUDGES]),
     default="auto",
     show_default=True,
-    help="Who judges; auto is the trace, or without one integrity and then statistics.",
+    help="Who judges; auto is the trace, or without one integrity and then statistics. "
+    "With a COMMAND: who bisects first, and the COMMAND judges both ends of its bracket.",
 )
 @search_options
 @attempt_option
@@ -93,6 +94,7 @@ def run_command(
       sdc-bisect run runs/pretrain
       sdc-bisect run archive --skip 250,300 -- python check.py {ckpt}
       sdc-bisect run archive --jobs 4 -- python check.py {ckpt}
+      sdc-bisect run archive --oracle statistics -- python expensive.py {ckpt}
       sdc-bisect run archive --noisy --false-positive 0.05 -- python check.py {ckpt}
       sdc-bisect run archive --repeat 10 -- python check.py {ckpt}
       sdc-bisect run archive --dry-run --cost 90 -- python check.py {ckpt}
@@ -246,10 +248,14 @@ def _tell_prediction(
     from ..prediction import predicted_of
 
     cheap, judge, after = judges
-    told = [(place, judgement.verdict) for place, judgement, _ in part.known]
+    several = cheap is not None or after is not None
 
     def of(one: Oracle) -> Predicted:
-        known = told if one is judge else []
+        known = [
+            (place, judgement.verdict)
+            for place, judgement, by in part.known
+            if by == one.name or not several
+        ]
         jobs = typed.jobs if one.concurrent else 1
         return predicted_of(part.part, known, one, part.asked, jobs)
 

@@ -208,6 +208,19 @@ def read(home: Home, session: Session) -> tuple[State, JournalLines]:
     return state, lines
 
 
+def sessions_of(home: Home) -> list[Session]:
+    """Every session of the archive, oldest first; in a folder that the user named not of others."""
+    found = Session.in_folder(home.folder)
+    if not home.named:
+        return found
+    ours = []
+    for session in found:
+        with contextlib.suppress(SessionDamaged, UsageError):  # another's, or nobody knows whose
+            read(home, session)
+            ours.append(session)
+    return ours
+
+
 def damaged(session: Session, what: str) -> SessionDamaged:
     """A journal that says nothing, and how to go on."""
     return SessionDamaged(

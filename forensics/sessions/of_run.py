@@ -106,7 +106,7 @@ class Search:
             self.home.close()
             tell(f"the session of another search was not finished, and is kept: {found.folder}")
         live = begin(self.home, self._new_state(), tell)
-        tell(f"judgings are kept in {live.folder}")
+        tell(f"a session of this search began: judgings are kept in {live.folder}")
         return live
 
     def _state_of(self, session: Session) -> State | None:

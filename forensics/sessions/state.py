@@ -103,7 +103,7 @@ class State:
             return replace(self, entries=self.entries[:-1], undone=undone)
         if kind == "changed":
             left = (x for x in self.entries if x.name != event["checkpoint"] or not x.judgement)
-            return replace(self, entries=tuple(left))
+            return replace(self, entries=tuple(left), stages=())  # nor what a stage came to
         if kind == "stage":
             stage = stage_of(event)
             left = (x for x in self.entries if x.by != stage.over or x.judgement is None)
