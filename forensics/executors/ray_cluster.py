@@ -20,7 +20,7 @@ ADDRESS: Final = "RAY_ADDRESS"
 _PATIENCE: Final = 5.0  # seconds to answer a connection
 _STORE: Final = 80 * 2**20  # bytes for objects: near Ray's least; judgements are small
 # Read by Ray when it is imported and when it starts; what the user has set stays.
-_QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error"}
+_QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0"}
 # Of a cluster of our own: commands that a killed worker leaves behind are ended.
 _OWN: Final = {"RAY_process_group_cleanup_enabled": "1"}
 
@@ -127,10 +127,32 @@ def _reachable(address: str) -> None:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keep Ray's thread from starting that prints on stdout which worker died: we tell it.
+    """Start Ray without its words on stderr, and without its thread that prints on stdout.
 
-    No setting is there for it. Where Ray has renamed it, it prints.
+    What does not reach a cluster says so many times, past Python; the error that is raised in the
+    end is told. The thread prints which worker died, and we tell that; no setting is there for
+    it, and where Ray has renamed it, it prints.
     """
+    with _without_stderr(), _without_listener():
+        yield
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def _without_listener() -> Iterator[None]:
     module = sys.modules.get("ray._private.worker")
     name = "listen_error_messages"
     listen = getattr(module, name, None)
@@ -157,5 +179,6 @@ def _no_cluster(text: str, where: str) -> UsageError:
     return UsageError(
         f"no Ray cluster: {text}",
         where=where,
-        next_step=f"{ADDRESS} names a cluster that is there; without it one is started here",
+        next_step=f"{ADDRESS} names a cluster that is there, RAY_AUTH_TOKEN its token if it has one; "
+        f"without {ADDRESS} one is started here",
     )

@@ -122,7 +122,6 @@ def test_a_cluster_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch
         nobody.bind(("127.0.0.1", 0))
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{nobody.getsockname()[1]}")
         monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # kept from what OnRay sets
-        monkeypatch.setenv("RAY_BACKEND_LOG_LEVEL", "error")
         with pytest.raises(UsageError, match=r"no Ray cluster: .*refused"):
             OnRay(2)
 
