@@ -179,6 +179,6 @@ def _no_cluster(text: str, where: str) -> UsageError:
     return UsageError(
         f"no Ray cluster: {text}",
         where=where,
-        next_step=f"{ADDRESS} names a cluster that is there, RAY_AUTH_TOKEN its token if it has one; "
-        f"without {ADDRESS} one is started here",
+        next_step=f"{ADDRESS} names a cluster that is there, RAY_AUTH_TOKEN its token if it has "
+        f"one; without {ADDRESS} one is started here",
     )
