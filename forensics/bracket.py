@@ -76,6 +76,7 @@ def find_bracket_of(
     asked: Asked,
     executor: Executor | None = None,
     confirm: Oracle | None = None,
+    first: Sequence[int] = (),
 ) -> Result:
     """`find_bracket` where something is known already.
 
@@ -83,6 +84,7 @@ def find_bracket_of(
         part: the checkpoints to search.
         known: places that were judged before, in that order, with the judgements and the names of
             those who judged; they are not judged again.
+        first: places to begin with.
         oracle, session, tell, asked, executor, confirm, Raises: as `find_bracket`.
     """
     oracles = [oracle] if confirm is None else [oracle, confirm]
@@ -90,7 +92,9 @@ def find_bracket_of(
     judging = Judging(part.candidates, oracles, session, tell, executor or Local())
     _recall(judging, known, asked)
     count, told = len(part.candidates), [(place, one.verdict) for place, one, _ in known]
-    planner = planner_for(asked, count, part.skipped, part.trusted, confirm is not None, told)
+    planner = planner_for(
+        asked, count, part.skipped, part.trusted, confirm is not None, told, first
+    )
     found = judging.go(planner)
     if _may_be_elsewhere(found, last, asked, judging):
         stage = len(oracles) - 1

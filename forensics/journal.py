@@ -76,7 +76,12 @@ class Session:
     @classmethod
     def all(cls, run: Path) -> list[Session]:
         """Every session of a run, oldest first."""
-        return [cls(folder) for folder in sorted(_numbered(run / OF_RUNS))]
+        return cls.in_folder(run / OF_RUNS)
+
+    @classmethod
+    def in_folder(cls, parent: Path) -> list[Session]:
+        """Every session in a folder of sessions, oldest first."""
+        return [cls(folder) for folder in sorted(_numbered(parent))]
 
     def note(self, event: str, **content: Any) -> None:
         """Append one line to the journal and make it survive a crash."""

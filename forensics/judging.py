@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from sdc_guard.errors import Interrupted, SdcGuardError
+from sdc_guard.errors import CommandFailed, Interrupted, SdcGuardError
 
 from .checkpoint import Checkpoint
-from .executors.executor import Executor
+from .executors.executor import Executor, WorkerLost
 from .journal import Recorder
 from .oracles.judgement import Judgement, Oracle
 from .progress import left_line
@@ -65,11 +65,15 @@ class Judging:
 
         Raises:
             Interrupted: by Ctrl-C; what was judged until then is in the journal.
+            CommandFailed: a worker on another machine ended while it judged.
             SdcGuardError: what a judge raises.
         """
         try:
             while places := planner.ask(self.executor.jobs):
-                self._round(planner, places)
+                try:
+                    self._round(planner, places)
+                except WorkerLost as lost:
+                    raise self._lost(lost, places) from None
         except KeyboardInterrupt:
             raise self._interrupted(planner.found()) from None
         except SdcGuardError as error:
@@ -118,6 +122,16 @@ class Judging:
         self._seconds.append(seconds)
         saved = " (suspect when it was saved)" if one.status == "suspect" else ""
         self.tell(f"step {one.step}: {judgement.verdict}, {judgement.reason}{saved}")
+
+    def _lost(self, lost: WorkerLost, places: Sequence[int]) -> CommandFailed:
+        """That nobody knows what the one who judged would have said: no evidence."""
+        steps = [self.candidates[place].step for place in places if place == lost.item]
+        return CommandFailed(
+            f"a worker ended while it judged step {', '.join(map(str, steps[:1]))}: {lost.reason}",
+            next_step="what was judged is kept, and the same command goes on; --skip leaves it out"
+            if self.session is not None
+            else "run it again, or --skip it",
+        )
 
     def _interrupted(self, found: Found) -> Interrupted:
         if self.session is not None:

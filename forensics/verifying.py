@@ -17,11 +17,13 @@ from .chain import breaks
 from .checkpoint import Checkpoint
 from .counter_breaks import counter_breaks
 from .interval import Interval, asked, from_bracket, newest_bracket
-from .journal import OF_RUNS, Session
+from .journal import Session
 from .oracles.trace import TraceOracle
 from .recorded import from_trace, last_recorded
 from .replay import Replayer
 from .result import STORED_BYTES, Result
+from .sessions.home import Home
+from .sessions.live import sessions_of
 from .sessions.open_bracket import open_bracket
 from .storage import storage_result
 from .unfinished import session_for
@@ -40,12 +42,14 @@ class Asked:
         until: the last step to replay; None for the end of the bracket, or the last checkpoint.
         attempt: whose lineage is verified; None for the newest.
         fresh: whether an interrupted session is left alone, and all is replayed anew.
+        named: folder of the sessions, if the user named one.
     """
 
     start: int | None = None
     until: int | None = None
     attempt: int | None = None
     fresh: bool = False
+    named: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Verification:
         if wanted.start is None:
             if wanted.until is not None:
                 raise UsageError("--to needs --from", next_step="--from the step of a checkpoint")
-            bracket, interval = _bracket(reader, candidates, wanted.attempt, tell)
+            bracket, interval = _bracket(reader, candidates, wanted, tell)
         else:
             interval = asked(candidates, wanted.start, wanted.until, last_recorded(reader))
             bracket = find_bracket([interval.start], TraceOracle(reader), None, tell)
@@ -115,7 +119,11 @@ class Verification:
             "attempt": self.asked.attempt,
             "attempts": self.attempts,
         }
-        with session_for(self.run / OF_RUNS, inputs, tell, fresh=self.asked.fresh) as session:
+        if self.asked.named is not None:  # there may be others' in it
+            inputs["run"] = str(self.run.resolve())
+        home = Home.of(self.run, self.asked.named)
+        home.make()
+        with session_for(home.folder, inputs, tell, fresh=self.asked.fresh) as session:
             result = self._replayed(replayer, session, tell)
             about = {"attempts": self.attempts, "attempt": self.asked.attempt}
             session.finish({**result.as_dict(), **about})
@@ -212,13 +220,15 @@ class Verification:
 
 
 def _bracket(
-    reader: TraceReader, candidates: Sequence[Checkpoint], attempt: int | None, tell: Tell
+    reader: TraceReader, candidates: Sequence[Checkpoint], wanted: Asked, tell: Tell
 ) -> tuple[Result, Interval | None]:
     """The bracket to replay: the one found last, else the one that the trace shows."""
     attempts = len(reader.run_file.attempts)
     recorded = last_recorded(reader)
-    known = newest_bracket(Session.all(reader.run), attempts, attempt)
-    if (current := open_bracket(reader.run, candidates, attempt)) is not None:
+    attempt, run = wanted.attempt, Path(reader.run)
+    sessions = sessions_of(Home.of(run, wanted.named))
+    known = newest_bracket(sessions, attempts, attempt)
+    if (current := open_bracket(run, candidates, attempt, wanted.named)) is not None:
         tell(f"the open session's bracket: ({current.last_clean}, {current.first_corrupt}]")
         result = current
     elif known is not None:

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import EXIT_RANGE_ONLY, UsageError
 
-from .answering import answer, progress, tell_result
+from .answering import progress, tell_result
 from .opening import attempt_option, command_argument, of_lineage, opened, run_argument
 from .search_options import OF_THE_SEARCH, SearchOptions, search_options
 from .session_place import session_option
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from ..checkpoint import Checkpoint
     from ..executors.executor import Executor
     from ..oracles.judgement import Oracle
+    from ..prediction import Predicted
     from ..result import Result
     from ..search.asked import Asked
-    from ..sessions.live import Live
     from ..sessions.standing import Standing
 
 
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "trace", "shadow", *JUDGES]),
     default="auto",
     show_default=True,
-    help="Who judges; auto is the trace, or without one integrity and then statistics.",
+    help="Who judges; auto is the trace, or without one integrity and then statistics. "
+    "With a COMMAND: who bisects first, and the COMMAND judges both ends of its bracket.",
 )
 @search_options
 @attempt_option
@@ -97,40 +98,38 @@ def run_command(
       sdc-bisect run runs/pretrain
       sdc-bisect run archive --skip 250,300 -- python check.py {ckpt}
       sdc-bisect run archive --jobs 4 -- python check.py {ckpt}
+      sdc-bisect run archive --oracle statistics -- python expensive.py {ckpt}
       sdc-bisect run archive --noisy --false-positive 0.05 -- python check.py {ckpt}
       sdc-bisect run archive --repeat 10 -- python check.py {ckpt}
       sdc-bisect run archive --dry-run --cost 90 -- python check.py {ckpt}
     """
+    from ..executors.local import Local
+    from ..in_turn import InTurn, confirmed
     from ..index import index
     from ..oracles.command import CommandOracle
+    from ..oracles.statistics import StatisticsOracle
     from ..passed_over import passed_over
     from ..sessions.home import Home, is_guarded
     from ..sessions.of_run import Search
 
     typed = SearchOptions(**options)
     asked = typed.asked()
-    judge: Oracle
-    weakly = not command and is_without_trace(run, oracle)
-    if weakly and oracle == "auto" and not typed.dry_run:
-        candidates = index(run)
-        for line in passed_over(run, candidates):
-            progress(line)
-        answer(judged_in_turn(candidates, asked, typed.jobs), as_json)
-        return
+    cheap: Oracle | None = None
+    weakly = is_without_trace(run, oracle) and (not command or oracle in JUDGES)
+    in_turn = weakly and oracle == "auto"
     with contextlib.ExitStack() as stack:
         reader = None
-        if not weakly and (not command or is_guarded(run)):
+        if not weakly and (not command or is_guarded(run) or oracle in ("trace", "shadow")):
             reader = stack.enter_context(opened(run, attempt))
         candidates = index(run) if reader is None else of_lineage(reader, attempt)
         for line in passed_over(run, candidates):
             progress(line)
+        judge = _command_less(oracle, reader, asked, candidates, command)
         if command:
+            cheap = judge
             judge = CommandOracle(command, skip_crashes=asked.by_chance, cost=typed.cost)
-        elif reader is None:
-            judge = judge_of(oracle, candidates, asked)
-        else:
-            judge = _recorded_oracle(oracle, reader, asked, candidates)
-        name = (judge.name, *command)
+        assert judge is not None  # without a command there is one of ours
+        name = (_name(judge, cheap, in_turn), *command)
         search = Search(
             Home.of(run, named),
             asked,
@@ -140,11 +139,19 @@ def run_command(
             candidates,
         )
         if typed.dry_run:
-            _tell_prediction(search.planned(), judge, typed, as_json)
+            after = StatisticsOracle(candidates) if in_turn else None
+            _tell_prediction(search.planned(), (cheap, judge, after), typed, as_json)
             return
-        executor = _executor(judge, typed)
+        executor = _executor(judge, typed, stack)
         live, part = stack.enter_context(search.session(progress))
-        result = _search(part, judge, live, executor)
+        turns = InTurn(search, live, part, progress)
+        if in_turn:
+            result = judged_in_turn(turns, executor)
+        elif cheap is not None:
+            near = Local(typed.jobs) if cheap.concurrent else Local()
+            result = confirmed(turns, cheap, near, judge, executor)
+        else:
+            result = turns.judged(judge, executor)
         if reader is not None:
             result = _with_later_break(reader, result)
         if not command:
@@ -181,15 +188,29 @@ def _recorded_oracle(
     return ShadowOracle(reader) if name == "shadow" else TraceOracle(reader)
 
 
-def _search(part: Standing, judge: Oracle, live: Live | None, executor: Executor) -> Result:
-    from ..bracket import find_bracket_of
-    from ..oracles.judged_before import AmongOthers
+def _command_less(
+    name: str,
+    reader: TraceReader | None,
+    asked: Asked,
+    candidates: Sequence[Checkpoint],
+    command: tuple[str, ...],
+) -> Oracle | None:
+    """The judge that needs no command; None where there is one, and no other was asked for."""
+    if command and name == "auto":
+        return None
+    if reader is None or (command and name in JUDGES):
+        return judge_of(name, candidates, asked, reader)
+    return _recorded_oracle(name, reader, asked, candidates)
 
-    oracle = AmongOthers(judge, [by for _, _, by in part.known])
-    return find_bracket_of(part.part, part.known, oracle, live, progress, part.asked, executor)
+
+def _name(judge: Oracle, cheap: Oracle | None, in_turn: bool) -> str:
+    """Who judges, as a session is told apart by it."""
+    if in_turn:
+        return "auto"
+    return judge.name if cheap is None else f"{cheap.name}+{judge.name}"
 
 
-def _executor(judge: Oracle, typed: SearchOptions) -> Executor:
+def _executor(judge: Oracle, typed: SearchOptions, stack: contextlib.ExitStack) -> Executor:
     from ..executors.local import Local
     from ..oracles.command import CommandOracle
 
@@ -202,7 +223,7 @@ def _executor(judge: Oracle, typed: SearchOptions) -> Executor:
     if typed.executor == "ray":
         from ..executors.on_ray import OnRay
 
-        return OnRay(typed.jobs)
+        return stack.enter_context(OnRay(typed.jobs))
     return Local(typed.jobs, judge.stop)
 
 
@@ -220,13 +241,49 @@ def _with_later_break(reader: TraceReader, result: Result) -> Result:
     return replace(result, evidence=(*result.evidence, text), unsettled=EXIT_RANGE_ONLY)
 
 
-def _tell_prediction(part: Standing, judge: Oracle, typed: SearchOptions, as_json: bool) -> None:
+def _tell_prediction(
+    part: Standing,
+    judges: tuple[Oracle | None, Oracle, Oracle | None],
+    typed: SearchOptions,
+    as_json: bool,
+) -> None:
+    """Say what each of them would judge.
+
+    Args:
+        part: what is known.
+        judges: one that goes first, the one that is asked for, and one that goes on where that
+            one finds nothing.
+    """
     from ..prediction import predicted_of
 
-    jobs = typed.jobs if judge.concurrent else 1
-    told = [(place, judgement.verdict) for place, judgement, _ in part.known]
-    found = predicted_of(part.part, told, judge, part.asked, jobs)
+    cheap, judge, after = judges
+    several = cheap is not None or after is not None
+
+    def of(one: Oracle) -> Predicted:
+        known = [
+            (place, judgement.verdict)
+            for place, judgement, by in part.known
+            if by == one.name or not several
+        ]
+        jobs = typed.jobs if one.concurrent else 1
+        return predicted_of(part.part, known, one, part.asked, jobs)
+
+    found = of(judge)
+    before = None if cheap is None else of(cheap)
+    then = None if after is None else of(after)
     if as_json:
-        click.echo(json_text("sdc-bisect.run-plan", **found.as_dict()))
-    else:
-        say(*found.lines())
+        more = {
+            name: {"oracle": one.name, **said.as_dict()}
+            for name, one, said in (("before", cheap, before), ("then", after, then))
+            if one is not None and said is not None
+        }
+        click.echo(json_text("sdc-bisect.run-plan", **found.as_dict(), **more))
+        return
+    lines = found.lines()
+    if cheap is not None and before is not None:
+        ends = f"{judge.name}: 2 judgings if it agrees with {cheap.name}; if it finds nothing, or"
+        lines = [f"first {cheap.name}", *before.lines(), f"{ends} they disagree:", *lines]
+    if after is not None and then is not None:
+        lines = [f"first {judge.name}", *lines, f"where that finds nothing, {after.name}"]
+        lines += then.lines()[1:]
+    say(*lines)

@@ -132,10 +132,12 @@ def _judge(
         wanted = [chosen(text, home.archive, candidates) for text in texts]
         for checkpoint in wanted:  # all or none
             _check(live, candidates, checkpoint, word)
+        notes = ["nothing was kept"] if dry_run else []
+        if word == "skip":
+            notes += _dropped(live, wanted)
         for checkpoint in wanted:
             live.judged_by_user(checkpoint, _judgement(word), dry_run)
         current = standing(live.state, home.archive, candidates)
-        notes = ["nothing was kept"] if dry_run else []
         if note := out_of_order(current):
             notes.append(note)
         view = view_of(live.folder, live.state, current, notes)
@@ -152,6 +154,23 @@ def _check(live: Live, candidates: Sequence[Checkpoint], checkpoint: Checkpoint,
     why = contradiction(current, checkpoint, None if judgement is None else judgement.verdict)
     if why:
         raise UsageError(why, next_step="`sdc-bisect reset` and `start` with other ends")
+
+
+def _dropped(live: Live, wanted: Sequence[Checkpoint]) -> list[str]:
+    """That a judging counts no more where its checkpoint is skipped now."""
+    from ..sessions.standing import name_of
+
+    lines = []
+    for checkpoint in wanted:
+        name = name_of(checkpoint, live.home.archive)
+        last = [entry for entry in live.state.entries if entry.name == name][-1:]
+        for entry in last:
+            if entry.judgement is not None:
+                lines.append(
+                    f"{_words(entry)}, counts no more: it is skipped now; `sdc-bisect undo` "
+                    "brings it back"
+                )
+    return lines
 
 
 def _judgement(word: str) -> Any:

@@ -57,7 +57,7 @@ def status_command(path: Path | None, named: Path | None, as_json: bool) -> None
         f"session {folder}: {len(current.part.candidates)} checkpoints, judged: {judged or 'none'}"
         + f", skipped: {skipped}" * bool(skipped),
     )
-    show("status", view_of(folder, state, current, notes), as_json)
+    show("status", view_of(folder, state, current, notes, only_told=True), as_json)
 
 
 @click.command("log")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sdc_guard.commands.group import json_text, say
+from sdc_guard.errors import ArchiveIncomplete
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +30,7 @@ class View:
         state: its entries.
         standing: these, put to the checkpoints.
         result: the answer, if the search is over.
+        trouble: why it is over without one: nothing can be judged.
         notes: lines that are worth a word.
     """
 
@@ -37,6 +39,7 @@ class View:
     standing: Standing
     result: Result | None
     notes: tuple[str, ...] = ()
+    trouble: ArchiveIncomplete | None = None
 
     @property
     def exit_code(self) -> int:
@@ -45,15 +48,30 @@ class View:
 
 
 def view_of(
-    folder: Path | None, state: State, standing: Standing, notes: Sequence[str] = ()
+    folder: Path | None,
+    state: State,
+    standing: Standing,
+    notes: Sequence[str] = (),
+    *,
+    only_told: bool = False,
 ) -> View:
     """A session as it is told.
+
+    Args:
+        only_told: that nothing could be judged is told, too, and no error.
 
     Raises:
         ArchiveIncomplete: the search is over and nothing could be judged.
     """
-    over = standing.following() is None
-    return View(folder, state, standing, standing.result() if over else None, tuple(notes))
+    view = View(folder, state, standing, None, tuple(notes))
+    if standing.following() is not None:
+        return view
+    try:
+        return replace(view, result=standing.result())
+    except ArchiveIncomplete as error:
+        if not only_told:
+            raise
+        return replace(view, trouble=error)
 
 
 def show(command: str, view: View, as_json: bool) -> None:
@@ -87,6 +105,7 @@ def as_dict(view: View) -> dict[str, Any]:
         "judgings_left": standing.left(),
         "notes": list(view.notes),
         "result": None if view.result is None else view.result.as_dict(),
+        **({} if view.trouble is None else {"trouble": view.trouble.as_dict()}),
     }
 
 
@@ -99,6 +118,8 @@ def lines(view: View) -> list[str]:
 
     if view.result is not None:
         return [*view.notes, *of_result(view.result.as_dict())]
+    if view.trouble is not None:
+        return [*view.notes, f"nothing is left to judge: {view.trouble}"]
     standing = view.standing
     following = standing.following()
     assert following is not None  # the search is not over

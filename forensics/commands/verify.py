@@ -13,6 +13,7 @@ from sdc_guard.errors import Interrupted, UsageError
 
 from .answering import answer, progress
 from .opening import attempt_option, command_argument, of_lineage, opened, run_argument
+from .session_place import session_option
 
 
 @click.command("verify")
@@ -32,6 +33,7 @@ from .opening import attempt_option, command_argument, of_lineage, opened, run_a
 )
 @click.option("--fresh", is_flag=True, help="Do not go on with an interrupted verification.")
 @attempt_option
+@session_option
 @json_option
 def verify_command(
     run: Path,
@@ -43,6 +45,7 @@ def verify_command(
     losses: Path | None,
     replay_log: str | None,
     fresh: bool,
+    named: Path | None,
     as_json: bool,
 ) -> None:
     """Replay RUN from its last clean checkpoint and name the first step that differs.
@@ -76,7 +79,7 @@ def verify_command(
         -- python train.py --resume {ckpt} --until {step} --output {run}
     """
     if losses is not None:
-        _by_losses(run, command, losses, replay_log, start, until, fresh, as_json)
+        _by_losses(run, command, losses, replay_log, start, until, fresh, named, as_json)
         return
     if replay_log is not None:
         raise UsageError("--replay-log needs --losses", next_step="--losses the run's own log")
@@ -85,7 +88,7 @@ def verify_command(
 
     with opened(run, attempt) as reader:
         resume = given_command(command, recorded, reader.run_file.resume)
-        asked = Asked(start, until, attempt, fresh)
+        asked = Asked(start, until, attempt, fresh, named)
         plan = Verification.of(reader, of_lineage(reader, attempt), asked, progress)
     with _resumable():
         result = plan.result(resume, progress)
@@ -112,6 +115,7 @@ def _by_losses(
     start: int | None,
     until: int | None,
     fresh: bool,
+    named: Path | None,
     as_json: bool,
 ) -> None:
     from ..foreign_losses import read_losses
@@ -134,8 +138,11 @@ def _by_losses(
         "from": begin,
         "to": interval.until,
     }
-    folder = Home.of(path if path.is_dir() else path.parent, None).folder
-    with _resumable(), session_for(folder, inputs, progress, fresh=fresh) as session:
+    if named is not None:  # there may be others' in it
+        inputs["run"] = str(path.resolve())
+    home = Home.of(path if path.is_dir() else path.parent, named)
+    home.make()
+    with _resumable(), session_for(home.folder, inputs, progress, fresh=fresh) as session:
         verifier = LossVerifier(logged, notes, resume, session, progress, replay_log)
         result = verifier.verify(interval.start, interval.until, interval.earlier, interval.after)
         session.finish(result.as_dict())

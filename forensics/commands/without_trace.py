@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from sdc_guard.errors import EXIT_RANGE_ONLY, ArchiveIncomplete, UsageError
-
-from .answering import progress
+from sdc_guard.errors import EXIT_RANGE_ONLY, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +14,8 @@ if TYPE_CHECKING:
     from sdc_guard.store.trace_reader import TraceReader
 
     from ..checkpoint import Checkpoint
+    from ..executors.executor import Executor
+    from ..in_turn import InTurn
     from ..oracles.judgement import Oracle
     from ..result import Result
     from ..search.asked import Asked
@@ -63,39 +63,37 @@ def is_without_trace(run: Path, oracle: str) -> bool:
     return oracle not in ("trace", "shadow") and not is_file(run / "run.json")
 
 
-def judged_in_turn(candidates: Sequence[Checkpoint], asked: Asked, jobs: int) -> Result:
+def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     """Search by what proves and is cheap first: checksums, then the values.
-
-    Args:
-        candidates: by step.
-        asked: the search's options.
-        jobs: judge so many at once.
 
     Raises:
         ArchiveIncomplete: neither can judge any of them.
     """
-    from ..bracket import find_bracket
-    from ..executors.local import Local
+    from ..oracles.integrity import IntegrityOracle
+    from ..oracles.statistics import StatisticsOracle
+    from ..result import Result
+    from ..sessions.state import Stage
 
-    def search(judge: Oracle) -> Result:
-        return find_bracket(candidates, judge, None, progress, asked, Local(jobs))
-
-    proven, unproven = None, _ends_unproven(candidates)
-    if not unproven:
-        try:
-            proven = search(judge_of("integrity", candidates, asked))
-        except ArchiveIncomplete as error:
-            unproven = error.what.partition(": ")[2]
-    if proven is not None and proven.first_corrupt is not None:
-        evidence = (*proven.evidence, _ONLY_BYTES, *_names_unproven(candidates))
-        return replace(proven, evidence=evidence)
-    suspected = search(judge_of("statistics", candidates, asked))
-    if proven is None:
-        said: tuple[str, ...] = (f"not proven: {unproven}",)
+    candidates = turns.search.candidates
+    names = _names_unproven(candidates)
+    judge = IntegrityOracle()
+    found: Stage | Result
+    # what is read in vain is large: whether there are checksums at all is seen at both ends
+    begun = turns.said_by(judge)
+    if not begun and (unproven := _ends_unproven(candidates)):
+        found = Stage(judge.name, said=(f"not proven: {unproven}",))
     else:
-        said = ("the bytes of those judged fit their checksums", *_names_unproven(candidates))
-    answer = replace(suspected, evidence=(*suspected.evidence, *said, _ONLY_VALUES))
-    return _with_unread(answer, candidates, () if proven is None else proven.skipped)
+        found = turns.before(judge, executor)
+    if isinstance(found, Result):
+        if found.first_corrupt is not None:
+            proven = turns.judged(judge, executor) if turns.others_judged(judge) else found
+            return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES, *names))
+        said = ("the bytes of those judged fit their checksums", *names)
+        found = Stage(judge.name, found.last_clean, None, said, found.skipped)
+    stage = turns.over(found)
+    suspected = turns.judged(StatisticsOracle(candidates), executor)
+    answer = replace(suspected, evidence=(*suspected.evidence, *stage.said, _ONLY_VALUES))
+    return _with_unread(answer, candidates, stage.skipped)
 
 
 def _names_unproven(candidates: Sequence[Checkpoint]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -53,10 +54,11 @@ class CommandOracle:
         self._running: set[subprocess.Popen[str]] = set()
         self._lock = threading.Lock()
         self._stopped = False
+        self._sent = False  # to another process, which may be on another machine
 
     def __getstate__(self) -> dict[str, Any]:
         """On another machine nothing runs yet; a lock cannot be pickled."""
-        return {**self.__dict__, "_running": set(), "_lock": None}
+        return {**self.__dict__, "_running": set(), "_lock": None, "_sent": True}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
@@ -65,10 +67,17 @@ class CommandOracle:
         """Judge one checkpoint. What cannot be read is not shown to the command.
 
         Raises:
-            CommandFailed: it could not be started, or its exit code has no meaning.
+            CommandFailed: it could not be started, or its exit code has no meaning; or the
+                checkpoint is not seen where this was sent to.
         """
         if not checkpoint.readable:
             return Judgement("untestable", "; ".join(checkpoint.reasons))
+        if self._sent and not checkpoint.path.exists():
+            raise CommandFailed(
+                f"the worker does not see the checkpoint of step {checkpoint.step}",
+                where=f"{checkpoint.path} on {socket.gethostname()}",
+                next_step="all workers must see the archive under the same path",
+            )
         filled = [
             part.replace("{ckpt}", str(checkpoint.path)).replace("{step}", str(checkpoint.step))
             for part in self._command

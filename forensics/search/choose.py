@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from .asked import Asked, Noise
 from .binary import Binary
+from .foremost import Foremost
 from .mirrored import Mirrored, other
 from .planner import Planner
 from .repeated import Repeated
@@ -21,6 +22,7 @@ def planner_for(
     trusted: Mapping[int, Verdict] | None = None,
     staged: bool = False,
     told: Sequence[tuple[int, Verdict]] = (),
+    first: Sequence[int] = (),
 ) -> Planner:
     """The search.
 
@@ -32,6 +34,7 @@ def planner_for(
         staged: whether a second, exact oracle confirms.
         told: places that were judged before, in that order. The search goes on as it would have
             without a break; only one that repeats asks for each again, and must be told then.
+        first: places to begin with.
     """
     known = dict(trusted or {})
     if asked.first_good:
@@ -51,6 +54,8 @@ def planner_for(
     if asked.repeat == 1:
         for place, verdict in told:
             planner.tell(place, verdict)
+    if left := [place for place in first if place not in {*skipped, *known}]:
+        planner = Foremost(planner, left, [place for place, _ in told])
     return planner
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from .lines import JournalLines, parse, why
 from .lock import locked
 from .mark import Mark, content_of, glance
 from .standing import name_of
-from .state import USER, Entry, State, event_of, folded, start_event
+from .state import USER, Entry, Stage, State, event_of, folded, start_event
 
 Tell = Callable[[str], None]
 
@@ -75,6 +75,14 @@ class Live:
             if self._kept:
                 self.tell(f"judgings are no longer kept: {self.session.journal}: {error.strerror}")
             self._kept = False
+
+    def stage(self, stage: Stage) -> None:
+        """Keep that a judge had its say, as `judged` keeps a judging."""
+        event = {"event": "stage", **asdict(stage), "at": time.time()}
+        try:
+            self.add(event)
+        except OSError:
+            self.state = self.state.after(event)
 
     def stopped(self, reason: str) -> None:
         """Keep why a search ended before its answer."""
@@ -198,6 +206,19 @@ def read(home: Home, session: Session) -> tuple[State, JournalLines]:
             next_step="give that one, or another --session DIR",
         )
     return state, lines
+
+
+def sessions_of(home: Home) -> list[Session]:
+    """Every session of the archive, oldest first; in a folder that the user named not of others."""
+    found = Session.in_folder(home.folder)
+    if not home.named:
+        return found
+    ours = []
+    for session in found:
+        with contextlib.suppress(SessionDamaged, UsageError):  # another's, or nobody knows whose
+            read(home, session)
+            ours.append(session)
+    return ours
 
 
 def damaged(session: Session, what: str) -> SessionDamaged:

@@ -51,7 +51,7 @@ class Search:
         """
         found = self.home.open_session()
         state = None if found is None else self._state_of(found)
-        return self._standing(state or self._new_state())
+        return self.standing_of(state or self._new_state())
 
     @contextlib.contextmanager
     def session(self, tell: Tell) -> Iterator[tuple[Live | None, Standing]]:
@@ -61,7 +61,7 @@ class Search:
             SessionDamaged: the open session's journal cannot be read.
             UsageError: another process judges in it, or it has other options.
         """
-        new = self._standing(self._new_state())  # options that do not fit begin nothing
+        new = self.standing_of(self._new_state())  # options that do not fit begin nothing
         with contextlib.ExitStack() as stack:
             live = self._live(stack, tell)
             if live is None:
@@ -70,7 +70,7 @@ class Search:
             live.by = self.judge[0]
             live.look_again(self.candidates)
             try:
-                yield live, self._standing(live.state)
+                yield live, self.standing_of(live.state)
             except SdcGuardError as error:
                 # a command that is mended goes on; another error would come again from what is kept
                 if live.state.judge is not None and not isinstance(
@@ -106,7 +106,7 @@ class Search:
             self.home.close()
             tell(f"the session of another search was not finished, and is kept: {found.folder}")
         live = begin(self.home, self._new_state(), tell)
-        tell(f"judgings are kept in {live.folder}")
+        tell(f"a session of this search began: judgings are kept in {live.folder}")
         return live
 
     def _state_of(self, session: Session) -> State | None:
@@ -130,7 +130,8 @@ class Search:
             )
         return state
 
-    def _standing(self, state: State) -> Standing:
+    def standing_of(self, state: State) -> Standing:
+        """A session's entries, put to the checkpoints."""
         return standing(state, self.home.archive, self.candidates)
 
     def _new_state(self) -> State:

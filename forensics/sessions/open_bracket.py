@@ -13,18 +13,22 @@ from .live import read
 from .standing import standing
 
 
-def open_bracket(run: Path, candidates: Sequence[Checkpoint], attempt: int | None) -> Result | None:
+def open_bracket(
+    run: Path, candidates: Sequence[Checkpoint], attempt: int | None, named: Path | None = None
+) -> Result | None:
     """The bracket by now of the open session, once both of its ends are known.
 
     Args:
         run: folder of the run, or another archive.
         candidates: its checkpoints.
         attempt: that is looked at; a session of another one has no say.
+        named: folder of the sessions, if the user named one.
 
     Raises:
         SessionDamaged: the session's journal cannot be read.
+        UsageError: it is another archive's.
     """
-    home = Home.of(run, None)
+    home = Home.of(run, named)
     session = home.open_session()
     if session is None:
         return None

@@ -40,6 +40,24 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """That a judge had its say before another one began.
+
+    Attributes:
+        over: the judge's name; what it said counts no more.
+        low, high: steps of its last clean and of its first corrupt one; None without.
+        said: what came of it, in words.
+        skipped: steps that it could not judge.
+    """
+
+    over: str
+    low: int | None = None
+    high: int | None = None
+    said: tuple[str, ...] = ()
+    skipped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class State:
     """A session.
 
@@ -51,6 +69,7 @@ class State:
         began: seconds since the epoch.
         entries: what counts, in its order.
         undone: how many were taken back.
+        stages: judges that had their say.
     """
 
     archive: str
@@ -60,6 +79,16 @@ class State:
     began: float = 0.0
     entries: tuple[Entry, ...] = ()
     undone: int = 0
+    stages: tuple[Stage, ...] = ()
+
+    def stage(self, judge: str) -> Stage | None:
+        """That this judge had its say; None if it did not."""
+        return next((one for one in self.stages if one.over == judge), None)
+
+    def only(self, judge: str) -> State:
+        """What one judge said, and what is not to be judged."""
+        kept = (x for x in self.entries if x.judgement is None or x.by == judge)
+        return replace(self, entries=tuple(kept))
 
     def after(self, event: Mapping[str, Any]) -> State:
         """The session after one more event; one that is not known changes nothing.
@@ -75,7 +104,11 @@ class State:
             return replace(self, entries=self.entries[:-1], undone=undone)
         if kind == "changed":
             left = (x for x in self.entries if x.name != event["checkpoint"] or not x.judgement)
-            return replace(self, entries=tuple(left))
+            return replace(self, entries=tuple(left), stages=())  # nor what a stage came to
+        if kind == "stage":
+            stage = stage_of(event)
+            left = (x for x in self.entries if x.by != stage.over or x.judgement is None)
+            return replace(self, entries=tuple(left), stages=(*self.stages, stage))
         if kind == "touched":
             mark = Mark.of_dict(event["mark"])
             entries = (
@@ -188,6 +221,22 @@ def entry_of(event: Mapping[str, Any]) -> Entry:
         at=float(event.get("at", 0)),
         seconds=None if seconds is None else float(seconds),
         mark=Mark.of_dict(event.get("mark")),
+    )
+
+
+def stage_of(event: Mapping[str, Any]) -> Stage:
+    """The stage of a journal's event.
+
+    Raises:
+        KeyError, TypeError, ValueError: the event lacks what belongs to it.
+    """
+    low, high = event.get("low"), event.get("high")
+    return Stage(
+        str(event["over"]),
+        None if low is None else int(low),
+        None if high is None else int(high),
+        tuple(map(str, event.get("said", ()))),
+        tuple(map(int, event.get("skipped", ()))),
     )
 
 

@@ -79,3 +79,19 @@ def test_verify_takes_the_bracket_of_the_open_session(run: Path) -> None:
     assert "the open session's bracket: (10, 40]" in verified.stderr
     assert "steps 11 to 40" in verified.stderr
     assert json.loads(verified.stdout)["first_corrupt"] == 27
+
+
+def test_verify_takes_the_session_that_is_named(run: Path, tmp_path: Path) -> None:
+    named = ("--session", tmp_path / "elsewhere")
+    call("start", run, *named)
+    call("bad", run, 40, *named)
+    call("good", run, 20, *named)
+    verified = call("verify", run, "--recorded", "--json", *named)
+    assert "the open session's bracket: (20, 40]" in verified.stderr
+    assert json.loads(verified.stdout)["first_corrupt"] == 27
+    assert not (run / "bisect").exists()
+    assert (tmp_path / "elsewhere" / "0002" / "result.json").is_file()
+    call("reset", run, *named)
+    call("run", run, *named)
+    found = call("verify", run, *named, "--", "sh", "-c", "exit 9 # {ckpt}")
+    assert "the bracket that run found: (20, 30]" in found.stderr

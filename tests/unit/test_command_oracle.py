@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,9 +82,12 @@ def test_commands_that_cannot_be_right() -> None:
         CommandOracle(["no-such-program", "{ckpt}"]).judge(checkpoint())
 
 
-def test_it_can_be_sent_to_another_machine() -> None:
+def test_it_can_be_sent_to_another_machine(tmp_path: Path) -> None:
     there = pickle.loads(pickle.dumps(oracle("exit 1")))
-    assert there.judge(checkpoint()).verdict == "corrupt"
+    seen = replace(checkpoint(), path=tmp_path)
+    assert there.judge(seen).verdict == "corrupt"
+    with pytest.raises(CommandFailed, match="does not see the checkpoint of step 7"):
+        there.judge(checkpoint())
 
 
 def test_stop_ends_what_runs(tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
-import types
 from collections.abc import Callable
-from concurrent.futures import Future
 from itertools import islice
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from searched import searched, table
 
 from forensics.checkpoint import Checkpoint
-from forensics.executors.executor import Executor
+from forensics.executors.executor import Executor, WorkerLost
 from forensics.executors.local import Local
 from forensics.executors.on_ray import OnRay
 from forensics.oracles.judgement import Judgement
@@ -118,26 +117,25 @@ def test_ray_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) 
         OnRay(3)
 
 
-def test_what_ray_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a stand-in with the few calls that are made: Ray itself is not installed."""
+def test_a_cluster_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as nobody:  # bound, and not listening: nobody else can take the port
+        nobody.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{nobody.getsockname()[1]}")
+        monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # kept from what OnRay sets
+        with pytest.raises(UsageError, match=r"no Ray cluster: .*refused"):
+            OnRay(2)
 
-    class Reference:
-        def __init__(self, answer: Any) -> None:
-            self.answer = answer
 
-        def future(self) -> Future[Any]:
-            future: Future[Any] = Future()
-            future.set_result(self.answer)
-            return future
+class _Loses:
+    """Where the worker that judges the second place of a round ends."""
 
-    started: list[bool] = []
-    ray = types.ModuleType("ray")
-    ray.is_initialized = lambda: bool(started)  # type: ignore[attr-defined]
-    ray.init = lambda **_: started.append(True)  # type: ignore[attr-defined]
-    ray.remote = lambda call: types.SimpleNamespace(  # type: ignore[attr-defined]
-        remote=lambda item: Reference(call(item))
-    )
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    result = searched(table("ggggbbb"), executor=OnRay(3))
-    assert (result.last_clean, result.first_corrupt) == (400, 500)
-    assert started == [True]
+    jobs = 2
+
+    def run(self, call: Callable[[int], Any], items: Any) -> Any:
+        yield items[0], call(items[0])
+        raise WorkerLost(items[1], "WorkerCrashedError")
+
+
+def test_a_worker_that_ends_is_no_evidence_and_stops_the_search() -> None:
+    with pytest.raises(CommandFailed, match=r"a worker ended while it judged step 100: Worker"):
+        searched(table("gggggbbbb"), executor=_Loses())

@@ -240,3 +240,25 @@ def test_every_command_has_help_with_examples(name: str) -> None:
     assert f"sdc-bisect {name}" in text
     assert "--json" in text
     assert "--session DIR" in text
+
+
+def test_a_skip_says_what_it_drops(archive: Path) -> None:
+    call("start", archive)
+    call("good", archive, 300)
+    skipped = call("skip", archive, 300, 400)
+    assert "step 300 clean, by user, counts no more" in skipped.out
+    assert "step 400" not in skipped.out.split("judge next")[0]
+    call("undo", archive)
+    back = call("undo", archive, "--json")
+    assert back.json["last_clean"] == 300
+
+
+def test_status_tells_that_nothing_can_be_judged(archive: Path) -> None:
+    call("start", archive)
+    call("skip", archive, *STEPS)
+    told = call("status", archive)
+    assert (told.code, told.err) == (0, "")
+    assert "nothing is left to judge: none of 16 checkpoints can be judged" in told.out
+    told = call("status", archive, "--json")
+    assert (told.code, told.json["result"]) == (0, None)
+    assert "all are skipped" in told.json["trouble"]["what"]
