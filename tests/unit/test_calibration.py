@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forensics.calibration import Kept, Mismatch, because
+from forensics.calibration import Kept, Mismatch, because, settings_explain
 from forensics.compare import StepDifference, TensorDifference
 from forensics.sizes import Pair, described, grows, size_of
 
@@ -119,3 +119,19 @@ def test_a_constant_output_is_an_alarm() -> None:
     reason = because(mismatch(losses=losses))
     assert "the replay gives the same loss at each step" in reason.text
     assert "selftest" in reason.next_step
+
+
+def test_what_other_settings_explain() -> None:
+    """What the first step computes, and what grows from rounding; no batch, no state before it."""
+    here, later = {**HERE, "threads": 2}, replace(LOSS, step=13)
+    rounding = [Pair(11 + n, 2.0, 2.0 * (1 + x)) for n, x in enumerate((0.0, 0.0, 1e-7, 1e-6))]
+    jump = [Pair(11 + n, 2.0, 2.0 + x) for n, x in enumerate((0.0, 0.0, 3.0, 4.0))]
+    state = replace(LOSS, before=(TensorDifference("param", 0, "w", 0),))
+    assert settings_explain(mismatch(replay=here))
+    assert not settings_explain(mismatch())
+    assert not settings_explain(mismatch(replay={**HERE, "host": "b"}))
+    assert not settings_explain(mismatch(replay=here, found=replace(LOSS, batch=True)))
+    assert not settings_explain(mismatch(replay=here, found=state))
+    assert settings_explain(mismatch(replay=here, found=later, losses=rounding))
+    assert not settings_explain(mismatch(replay=here, found=later, losses=jump))
+    assert not settings_explain(mismatch(found=later, losses=rounding))
