@@ -6,7 +6,9 @@
 Small trainings of ten kinds under five optimizers. Of each the first checkpoint is that of the
 untrained model, the hardest one to compare with: biases are zero and weights small. Printed are
 the extremes of what `forensics.oracles.statistics` compares with its thresholds, by optimizer, and
-how many checkpoints it would suspect. The seeds are apart from those of the tests (below 100).
+how many checkpoints it would suspect. It suspects a weight that exceeds PEAK and GROWTH at once:
+`of both` is how far one weight came towards that, 1 at the thresholds. The seeds are apart from
+those of the tests (below 100).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from machine import line, machine
 from small_trainings import KINDS
 
 from forensics.measured import Measured, growth, measure
-from forensics.oracles.statistics import strange
+from forensics.oracles.statistics import GROWTH, PEAK, strange
 
 Made = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, tuple[Made, torch.dtype]] = {
@@ -58,7 +60,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print(line(machine()))
     print(f"{'optimizer':<16} {'judged':>7} {'suspect':>7} {'peak':>8} {'growth':>8} "
-          f"{'both':>8} {'least':>9} {'zeros':>6} {'rows':>5}")  # fmt: skip
+          f"{'of both':>8} {'least':>9} {'zeros':>6} {'rows':>5}")  # fmt: skip
     for optimizer in OPTIMIZERS:
         print(_row(optimizer, range(asked.first, asked.first + asked.seeds), asked.steps))
 
@@ -90,7 +92,7 @@ def _extremes(one: Measured, first: Measured) -> dict[str, float]:
     return {
         "peak": peak,
         "growth": grown,
-        "both": min(peak, grown),
+        "both": min(peak / PEAK, grown / GROWTH),
         "zeros": one.zero_run - first.zero_run,
         "rows": one.constant_rows - first.constant_rows,
     }

@@ -69,6 +69,11 @@ class Mismatch:
     repeats: bool | None = None
     kept: Kept = Kept()
 
+    @property
+    def settings(self) -> dict[str, list[Any]]:
+        """Settings that differ and may change the bits of a step, by name."""
+        return settings_that_differ(self.run, self.replay)
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -106,8 +111,20 @@ def setting_texts(changed: dict[str, list[Any]]) -> list[str]:
     return [f"{name} {before!r} → {now!r}" for name, (before, now) in changed.items()]
 
 
+def settings_explain(mismatch: Mismatch) -> bool:
+    """Whether other settings are enough to explain a difference that nothing else calibrates.
+
+    They are where the very first step computes other bits, and where equal steps are followed by
+    a difference that grows from rounding. They change no batch, and no state before a first step.
+    """
+    found, at_once = mismatch.found, mismatch.found.step == mismatch.first
+    if not mismatch.settings or found.batch:
+        return False
+    return not found.before if at_once else grows(mismatch.losses)
+
+
 def _setting(mismatch: Mismatch) -> Reason | None:
-    changed = settings_that_differ(mismatch.run, mismatch.replay)
+    changed = mismatch.settings
     if not changed:
         return None
     advice = [_ADVICE[name] for name in changed if name in _ADVICE]

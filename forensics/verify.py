@@ -9,7 +9,7 @@ which the second replay begins with, or where there is none the one after.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,7 @@ from sdc_guard.signals.capture import CaptureRequest
 from sdc_guard.store.reader import RunReader
 
 from .answer import Finding, equal_result, located_result
-from .calibration import Kept, Mismatch, because
+from .calibration import Kept, Mismatch, because, setting_texts, settings_explain
 from .chain import carried
 from .checkpoint import Checkpoint
 from .compare import Comparison, StepDifference, compare
@@ -103,13 +103,15 @@ class Verifier:
         later = [span for span in after if span[0].step >= found.step]
         if not at_rest and earlier is None and later:
             self._calibrate(later[:_CALIBRATIONS])
+        confirmed = at_rest or earlier is not None or bool(later)
+        doubt = () if confirmed else self._settings(start, folder, comparison)
         second = self._confirm(start, None if at_rest else earlier, found, folder)
         rung, why = self._verdict(diagnosis, second)
-        confirmed = at_rest or earlier is not None or bool(later)
         tensors = tuple(self._locate(found, second))
         left = len(found.first_tensors[1]) - len(tensors)
         finding = Finding(comparison, known, diagnosis, rung, why, confirmed, tensors, left)
-        return located_result(finding)
+        result = located_result(finding)
+        return replace(result, evidence=(*result.evidence, *doubt))
 
     def _replay(
         self, name: str, start: Checkpoint, until: int, capture: CaptureRequest | None = None
@@ -160,6 +162,20 @@ class Verifier:
             inexact = inexact or self._inexact(start, folder, comparison)
         if inexact is not None:
             raise inexact
+
+    def _settings(self, start: Checkpoint, folder: Path, comparison: Comparison) -> tuple[str, ...]:
+        """What to say of settings that differ, where no interval tells whether they matter.
+
+        Raises:
+            NotReproducible: they explain the difference.
+        """
+        mismatch = self._mismatch(start, folder, comparison)
+        if settings_explain(mismatch):
+            raise self._inexact(start, folder, comparison)
+        if not mismatch.settings:
+            return ()
+        text = "; ".join(setting_texts(mismatch.settings))
+        return (f"the settings differ: {text}; that these made the difference is not excluded",)
 
     def _confirm(
         self,
@@ -220,6 +236,18 @@ class Verifier:
             folder: the replay.
             of: another replay that it was compared with; by default the run itself.
         """
+        mismatch = self._mismatch(start, folder, comparison, of)
+        reason = because(replace(mismatch, repeats=repeats))
+        return NotReproducible(
+            f"not reproducible, because {reason.text}",
+            where=f"steps {mismatch.first} to {comparison.last}, from {start.path}",
+            next_step=reason.next_step,
+        )
+
+    def _mismatch(
+        self, start: Checkpoint, folder: Path, comparison: Comparison, of: Path | None = None
+    ) -> Mismatch:
+        """What is recorded of a difference; of two replays if `of` is another one."""
         found = comparison.difference
         assert found is not None
         first = start.step + 1
@@ -229,12 +257,7 @@ class Verifier:
             losses = loss_pairs(one, replayed, first, comparison.last, rank)
             now = replayed.run_file.environment()
         kept = kept_in(start) if found.step == first else Kept()
-        reason = because(Mismatch(first, found, before, now, losses, repeats, kept))
-        return NotReproducible(
-            f"not reproducible, because {reason.text}",
-            where=f"steps {first} to {comparison.last}, from {start.path}",
-            next_step=reason.next_step,
-        )
+        return Mismatch(first, found, before, now, losses, kept=kept)
 
     def _locate(self, found: StepDifference, second: Path) -> list[LocatedTensor]:
         phase, differing = found.first_tensors

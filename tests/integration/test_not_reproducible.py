@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -86,3 +87,38 @@ def test_what_the_run_itself_proves_needs_no_replay(runs: Runs) -> None:
     (tensor,) = found.tensors
     assert tensor.change is not None
     assert (tensor.name, tensor.change.index, tensor.change.bits) == ("middle.weight", 7, [12])
+
+
+def with_one_checkpoint(run: Path, step: int, target: Path) -> Path:
+    """A copy of a run whose archive has no other checkpoint, so nothing to calibrate by."""
+    shutil.copytree(run, target)
+    for folder in (target / "archive").glob("step=*"):
+        if folder.name != f"step={step:06d}":
+            shutil.rmtree(folder)
+    return target
+
+
+def test_with_one_checkpoint_other_settings_explain_what_differs_at_once(
+    runs: Runs, tmp_path: Path
+) -> None:
+    run = with_one_checkpoint(runs(WIDE), 12, tmp_path / "run")
+    with pytest.raises(NotReproducible) as raised:
+        verified(run, Again(replace(WIDE, threads=2)), 12)
+    assert "because the settings differ: threads 1 → 2" in raised.value.what
+    assert "torch.set_num_threads" in raised.value.next_step
+
+
+def test_with_one_checkpoint_settings_are_told_where_steps_repeat_in_spite_of_them(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable is recorded, and read by nobody once torch is loaded."""
+    fault = Fault("activation", 15, "middle", 3, 30)
+    run = with_one_checkpoint(runs(replace(PLAN, faults=(fault,))), 12, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "7")
+        found = verified(run, Again(PLAN), 12)
+    assert (found.first_corrupt, found.proven, found.verdict) == (15, False, "undetermined")
+    assert any("the settings differ: threads_env" in line for line in found.evidence)
+    found = verified(run, Again(PLAN), 12)
+    assert (found.first_corrupt, found.proven) == (15, False)
+    assert not any("settings" in line for line in found.evidence)

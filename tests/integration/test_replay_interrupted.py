@@ -24,6 +24,7 @@ from forensics.interrupted import begin, finish, left_of
 from forensics.replay import ResumeCommand
 from forensics.unfinished import session_for
 from sdc_guard import RunReader
+from sdc_guard.signals.capture import VARIABLE
 
 SCRIPT = Path(campaign.__file__).with_name("bisect_training.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,6 +113,30 @@ def test_a_finished_replay_is_used_again_unless_its_inputs_changed(
     assert (target / "times").read_text() == "x"  # anew, in an empty folder
     command.replay(replace(start, step=4), 12, target)
     assert json.loads((target / "replay.json").read_text())["ended"]
+
+
+def test_another_step_script_or_checkpoint_written_again_is_replayed_anew(
+    start: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept of a replay around this one is not for this one to keep."""
+    times, script = tmp_path / "times", tmp_path / "count.py"
+    told = f"os.environ.get({VARIABLE!r}, '-')"
+    script.write_text(f"import os; open({str(times)!r}, 'a').write({told})")
+    command = ResumeCommand((sys.executable, str(script), "{ckpt}"))
+    monkeypatch.setenv(VARIABLE, campaign_capture(14).to_variable())
+    target = tmp_path / "replay"
+    for _ in range(2):
+        command.replay(start, 12, target)
+    assert times.read_text() == "-"
+    file = min(path for path in start.path.rglob("*") if path.is_file())
+    os.utime(file, ns=(0, file.stat().st_mtime_ns - 1_000_000_000))  # of the same size
+    command.replay(start, 12, target)
+    assert times.read_text() == "--"
+    command.replay(replace(start, step=4), 12, target)
+    assert times.read_text() == "---"
+    script.write_text(script.read_text() + "  # changed")
+    command.replay(replace(start, step=4), 12, target)
+    assert times.read_text() == "----"
 
 
 def test_a_session_is_gone_on_with_only_for_the_same_inputs(tmp_path: Path) -> None:

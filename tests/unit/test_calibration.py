@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forensics.calibration import Kept, Mismatch, because
+from forensics.calibration import Kept, Mismatch, because, settings_explain
 from forensics.compare import StepDifference, TensorDifference
 from forensics.sizes import Pair, described, grows, size_of
 
@@ -98,6 +98,21 @@ def test_generators_and_buffers() -> None:
     assert "generators (dropout), or buffers (model.norm.running_mean), are not restored" in text
 
 
+def test_buffers_explain_a_step_only_where_nothing_else_differs() -> None:
+    buffer = (TensorDifference("buffer", 0, "norm.running_mean", 0),)
+    found = replace(LOSS, loss=False, after=buffer)
+    told = "buffers are not restored"
+    assert told in because(mismatch(found=found)).text
+    other = TensorDifference("param", 1, "w", 0)
+    for more in (
+        replace(found, gradients=("w",)),
+        replace(found, loss=True),
+        replace(found, after=(*buffer, other)),
+        replace(found, step=12),  # they were equal after the first step
+    ):
+        assert told not in because(mismatch(found=more)).text
+
+
 def test_kernels_that_add_in_another_order_each_time() -> None:
     later = replace(LOSS, step=13)
     values = [0.0, 0.0, 1e-7, 5e-7]
@@ -119,3 +134,32 @@ def test_a_constant_output_is_an_alarm() -> None:
     reason = because(mismatch(losses=losses))
     assert "the replay gives the same loss at each step" in reason.text
     assert "selftest" in reason.next_step
+
+
+def test_what_other_settings_explain() -> None:
+    """What the first step computes, and what grows from rounding; no batch, no state before it."""
+    here, later = {**HERE, "threads": 2}, replace(LOSS, step=13)
+    rounding = [Pair(11 + n, 2.0, 2.0 * (1 + x)) for n, x in enumerate((0.0, 0.0, 1e-7, 1e-6))]
+    jump = [Pair(11 + n, 2.0, 2.0 + x) for n, x in enumerate((0.0, 0.0, 3.0, 4.0))]
+    state = replace(LOSS, before=(TensorDifference("param", 0, "w", 0),))
+    assert settings_explain(mismatch(replay=here))
+    assert not settings_explain(mismatch())
+    assert not settings_explain(mismatch(replay={**HERE, "host": "b"}))
+    assert not settings_explain(mismatch(replay=here, found=replace(LOSS, batch=True)))
+    assert not settings_explain(mismatch(replay=here, found=state))
+    assert settings_explain(mismatch(replay=here, found=later, losses=rounding))
+    assert not settings_explain(mismatch(replay=here, found=later, losses=jump))
+    assert not settings_explain(mismatch(found=later, losses=rounding))
+
+
+def test_who_gives_a_constant_is_told_and_two_alike_are_no_reason() -> None:
+    moving = [2.0 + n for n in range(4)]
+
+    def told(run: list[float], replay: list[float]) -> str:
+        pairs = [Pair(11 + n, *both) for n, both in enumerate(zip(run, replay, strict=True))]
+        return because(mismatch(losses=pairs)).text
+
+    assert told([4.0] * 4, moving).startswith("the run gave the same loss at each step")
+    assert told(moving, [4.0] * 4).startswith("the replay gives the same loss at each step")
+    assert "the same loss at each step" not in told([4.0] * 4, [5.0] * 4)
+    assert "the same loss at each step" not in told(moving, moving[::-1])

@@ -96,3 +96,14 @@ def test_another_host_leaves_the_verdict_open() -> None:
     assert verdict(here, here)[0] == "intermittent"
     assert verdict(here, {"host": "b", "devices": ["x"]})[0] == "undetermined"
     assert verdict(here, {"host": "a", "devices": ["y"]})[0] == "undetermined"
+
+
+def test_the_tensors_that_a_fault_hit_first() -> None:
+    """Wrong gradients are a cause only where batch and loss were equal."""
+    wrong = (TensorDifference("grad", 3, "w", 0),)
+    found = replace(difference(gradients=("w",), after=THREE), wrong=wrong)
+    assert found.first_tensors == ("before", wrong)
+    for more in ({"loss": True}, {"batch": True}, {"loss": True, "batch": True}):
+        assert replace(found, **more).first_tensors == ("after", THREE)
+    assert replace(found, wrong=()).first_tensors == ("after", THREE)
+    assert replace(found, before=ONE, loss=True).first_tensors == ("before", ONE)

@@ -48,6 +48,31 @@ def test_a_rounded_log_is_compared_as_it_was_rounded(form: str, losses: list[flo
     assert found.pair.step == 9
 
 
+@pytest.mark.parametrize(
+    ("printed", "near", "off"),
+    [
+        (["1.25", "2.50"], 1.2549, 1.2551),  # half of the last decimal
+        (["1.25e-7", "2.51e3"], 1.2549e-7, 1.2551e-7),  # half of the third digit
+    ],
+)
+def test_a_rounded_number_stands_for_half_a_unit_to_each_side(
+    printed: list[str], near: float, off: float
+) -> None:
+    logged = log([float(text) for text in printed])
+    rest = logged[2][0]
+    assert rest is not None
+    assert compare_losses(logged, log([near, rest]), 1, 2).difference is None
+    assert compare_losses(logged, log([off, rest]), 1, 2).difference is not None
+
+
+def test_of_several_differences_the_first_step_counts(losses: list[float]) -> None:
+    wrong: Losses = {n: (x + (n == 25), 1.0 + (n in (11, 30))) for n, x in enumerate(losses, 1)}
+    right: Losses = {n: (x, 1.0) for n, x in enumerate(losses, 1)}
+    found = compare_losses(right, wrong, 1, 40).difference
+    assert found is not None
+    assert (found.what, found.pair.step) == ("gradient norm", 11)
+
+
 def test_only_the_asked_steps_that_both_have_and_norms_too(losses: list[float]) -> None:
     mine: Losses = {n: (x, 2 * x) for n, x in enumerate(losses, start=1) if n != 5}
     theirs: Losses = {n: (x, 2 * x + (n == 20)) for n, x in enumerate(losses, start=1)}

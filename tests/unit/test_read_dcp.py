@@ -138,7 +138,8 @@ def test_what_is_no_tensor_is_evaluated_inertly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("extra", [{"step": torch.tensor([5])}, {"iteration": 5.0},
-                                   {"train_state": {"global_step": 5}}])  # fmt: skip
+                                   {"train_state": {"global_step": 5}},
+                                   {"step": 5, "global_step": 9, "iteration": 8}])  # fmt: skip
 def test_the_step_is_the_saved_one(tmp_path: Path, extra: dict[str, Any]) -> None:
     folder = saved(tmp_path / "checkpoint-7", {"w": torch.ones(1)} | extra)
     checkpoint = only(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,17 @@ def test_without_checksums_tensors_are_unchecked(tmp_path: Path) -> None:
     assert integrity.unchecked == ("w", ".metadata")
 
 
+def test_a_tensor_whose_own_record_has_no_checksum_is_unchecked(tmp_path: Path) -> None:
+    tensor = torch.arange(3.0)
+    saved(tmp_path, {"w": tensor, "v": torch.ones(2)})
+    content = (tmp_path / SHARD).read_bytes()
+    stored = zlib.crc32(tensor.numpy().tobytes()).to_bytes(4, "little")
+    assert stored in content
+    (tmp_path / SHARD).write_bytes(content.replace(stored, bytes(4)))
+    integrity = READER.check(only(tmp_path))
+    assert (integrity.damaged, integrity.intact, integrity.unchecked) == ({}, ("v",), ("w",))
+
+
 def aged(folder: Path, seconds: float) -> None:
     """Make `.metadata` older than the shards."""
     at = (folder / SHARD).stat().st_mtime - seconds
@@ -230,6 +242,7 @@ def test_parameters_that_joined_later_and_two_optimizers_are_no_reason(tmp_path:
     # by turns in two files: 7 and 7 beside 2 and 2 is the one sign of two saves
     assert status("a", {"optim": adam(7.0, 2.0, 7.0, 2.0)}, thread_count=2) == "suspect"
     assert status("b", {"optim": adam(2.0, 7.0, 7.0, 2.0)}, thread_count=2) == "untested"
+    assert status("e", {"optim": adam(2.0, 7.0, 7.0, 7.0)}, thread_count=2) == "untested"
     assert status("c", {"optim": adam(2.0, 7.0)}, single_file_per_rank=False) == "untested"
     by_turns = {
         f"{optimizer}.state.{index}.step": torch.tensor(step)

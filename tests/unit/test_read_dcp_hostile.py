@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from dcp_directories import change_metadata, saved, training
+from dcp_directories import change_metadata, in_chunks, saved, training
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -228,6 +228,21 @@ def test_tensors_larger_than_the_files_are_never_made(tmp_path: Path) -> None:
         chunk.offsets, chunk.sizes = torch.Size([0, 0]), torch.Size([1 << 20, 1 << 60])
 
     change_metadata(folder, huge)
+    (checkpoint,) = use(folder)
+    with pytest.raises(CheckpointUnreadable, match="larger than the bytes that hold it"):
+        READER.open(checkpoint).tensors["w"].read()
+
+
+def test_chunks_that_share_their_bytes_make_no_larger_tensor(tmp_path: Path) -> None:
+    """Sixteen chunks of 16 KiB, all of which the metadata lays into the bytes of the first."""
+    boxes = [((4096 * n,), (4096,)) for n in range(16)]
+    folder = in_chunks(tmp_path / "step-7", torch.ones(16 * 4096), boxes)
+
+    def shared(metadata: Any) -> None:
+        first = next(iter(metadata.storage_data.values()))
+        metadata.storage_data = dict.fromkeys(metadata.storage_data, first)
+
+    change_metadata(folder, shared)
     (checkpoint,) = use(folder)
     with pytest.raises(CheckpointUnreadable, match="larger than the bytes that hold it"):
         READER.open(checkpoint).tensors["w"].read()
