@@ -10,7 +10,7 @@ from sdc_guard.errors import EXIT_RANGE_ONLY, ArchiveIncomplete, UsageError
 from .answering import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from sdc_guard.store.trace_reader import TraceReader
@@ -76,7 +76,7 @@ def judged_in_turn(candidates: Sequence[Checkpoint], asked: Asked, jobs: int) ->
     from ..bracket import find_bracket
     from ..executors.local import Local
 
-    def search(judge: Oracle) -> Result:
+    def search(judge: Oracle, asked: Asked = asked) -> Result:
         return find_bracket(candidates, judge, None, progress, asked, Local(jobs))
 
     proven, unproven = None, _ends_unproven(candidates)
@@ -86,7 +86,7 @@ def judged_in_turn(candidates: Sequence[Checkpoint], asked: Asked, jobs: int) ->
         except ArchiveIncomplete as error:
             unproven = error.what.partition(": ")[2]
     if proven is not None and proven.first_corrupt is not None:
-        return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES))
+        return _with_values(proven, search, candidates, asked)
     suspected = search(judge_of("statistics", candidates, asked))
     if proven is None:
         said = (f"not proven: {unproven}",)
@@ -94,6 +94,28 @@ def judged_in_turn(candidates: Sequence[Checkpoint], asked: Asked, jobs: int) ->
         said = ("the bytes of those judged fit their checksums",)
     answer = replace(suspected, evidence=(*suspected.evidence, *said, _ONLY_VALUES))
     return _with_unread(answer, candidates, () if proven is None else proven.skipped)
+
+
+def _with_values(
+    proven: Result,
+    search: Callable[[Oracle, Asked], Result],
+    candidates: Sequence[Checkpoint],
+    asked: Asked,
+) -> Result:
+    """A damaged file says nothing of the training: look at the values of the others, too.
+
+    Between ends that were given, or in the mirror, what is damaged is all that was asked for.
+    """
+    if asked.good is not None or asked.bad is not None or asked.first_good:
+        return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES))
+    others = replace(asked, skip=tuple({*asked.skip, *proven.damaged_files}))
+    from ..values_besides import with_values
+
+    try:
+        values = search(judge_of("statistics", candidates, asked), others)
+    except ArchiveIncomplete as error:
+        return replace(proven, evidence=(*proven.evidence, f"of values nothing: {error.what}"))
+    return with_values(proven, values)
 
 
 def _with_unread(

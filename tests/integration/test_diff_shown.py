@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from damaged_archives import flip_record
 from in_process import bisect
 from safetensors.torch import save_file
 
@@ -32,18 +32,6 @@ def training(step: int, layers: int = 20) -> dict[str, torch.Tensor]:
     return state
 
 
-def damaged_bytes(file: Path, record: str) -> None:
-    """One flipped bit in a record of a torch.save file, past the zip's own knowledge."""
-    with zipfile.ZipFile(file) as packed:
-        (info,) = [one for one in packed.infolist() if one.filename.endswith(record)]
-    content = bytearray(file.read_bytes())
-    name, extra = (
-        int.from_bytes(content[info.header_offset + at :][:2], "little") for at in (26, 28)
-    )
-    content[info.header_offset + 30 + name + extra + 7] ^= 0x40  # element 1, bit 30
-    file.write_bytes(content)
-
-
 def saved(folder: Path, **files: dict[str, Any]) -> list[Path]:
     paths = []
     for name, state in files.items():
@@ -56,7 +44,7 @@ def test_damaged_bytes_and_nan_are_told_first(tmp_path: Path) -> None:
     state = {"w": torch.full((8,), 0.5), "v": torch.ones(4)}
     bad = {"w": state["w"], "v": torch.tensor([1.0, torch.nan, 1.0, torch.inf])}
     a, b = saved(tmp_path, a=state, b=bad)
-    damaged_bytes(a, "data/0")
+    flip_record(a, "data/0")
     answer = bisect("diff", a, b)
     assert answer.code == 1
     lines = answer.out.splitlines()
@@ -194,11 +182,11 @@ def test_an_element_that_jumps_and_returns_is_named_with_its_values(tmp_path: Pa
 
 def test_a_checksum_decides_between_three(tmp_path: Path) -> None:
     paths = saved(tmp_path, **{k: training(s, 1) for k, s in zip("abc", (1, 2, 3), strict=True)})
-    damaged_bytes(paths[1], "data/0")
+    flip_record(paths[1], "data/0")
     lines = bisect("diff", *paths).out.splitlines()
     assert lines[0].startswith("B: CRC mismatch in record data/0")
     assert lines[1] == "the middle file is damaged: its bytes do not fit their checksums"
-    damaged_bytes(paths[1], "data/0")  # the same bit: as it was
-    damaged_bytes(paths[2], "data/0")
+    flip_record(paths[1], "data/0")  # the same bit: as it was
+    flip_record(paths[2], "data/0")
     lines = bisect("diff", *paths).out.splitlines()
     assert lines[1].startswith("no answer about B: C does not fit its checksums")
