@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +19,10 @@ from sdc_guard.store.atomic import publish_text
 
 from .checkpoint import Checkpoint
 from .content import Integrity
+from .seal_tensors import SealedTensor, sealed_tensors, with_named_tensors
 
-SCHEMA: Final = "sdc-bisect/seal/1"
+SCHEMA: Final = "sdc-bisect/seal/2"
+_WITHOUT_DIGESTS: Final = "sdc-bisect/seal/1"
 SUFFIX: Final = ".sdc-seal.json"
 _PIECE: Final = 4 << 20  # bytes read at once
 
@@ -34,12 +36,14 @@ class Seal:
         format: its name.
         files: path below the checkpoint's own, to size in bytes and xxh3-128 in hexadecimal.
         tensors: the names of those that the files hold.
+        digests: of those whose digest was taken; {} in seals of version 1.
     """
 
     step: int
     format: str
     files: Mapping[str, tuple[int, str]]
     tensors: tuple[str, ...]
+    digests: Mapping[str, SealedTensor] = field(default_factory=dict)
 
 
 def seal_path(checkpoint: Checkpoint) -> Path:
@@ -55,13 +59,15 @@ def write_seal(checkpoint: Checkpoint, tensors: tuple[str, ...]) -> Seal:
         UsageError: the seal cannot be written.
     """
     files = dict(_hashed(checkpoint.path))
-    seal = Seal(checkpoint.step, checkpoint.format, files, tensors)
+    digests = sealed_tensors(checkpoint)
+    seal = Seal(checkpoint.step, checkpoint.format, files, tensors, digests)
     content = {
         "schema": SCHEMA,
         "step": seal.step,
         "format": seal.format,
         "files": {name: list(entry) for name, entry in files.items()},
         "tensors": list(tensors),
+        "digests": {name: one.as_dict() for name, one in digests.items()},
     }
     place = seal_path(checkpoint)
     try:
@@ -92,11 +98,13 @@ def read_seal(checkpoint: Checkpoint) -> Seal | None:
 
 
 def _parsed(content: dict[str, Any]) -> Seal:
-    if content["schema"] != SCHEMA:
+    if content["schema"] not in (SCHEMA, _WITHOUT_DIGESTS):
         raise ValueError("of another version")
     files = {str(name): (int(size), str(value)) for name, (size, value) in content["files"].items()}
     tensors = tuple(map(str, content["tensors"]))
-    return Seal(int(content["step"]), str(content["format"]), files, tensors)
+    stored = content["digests"] if content["schema"] == SCHEMA else {}
+    digests = {str(name): SealedTensor.of_dict(one) for name, one in stored.items()}
+    return Seal(int(content["step"]), str(content["format"]), files, tensors, digests)
 
 
 def with_seal(checkpoint: Checkpoint, found: Integrity) -> Integrity:
@@ -114,7 +122,8 @@ def with_seal(checkpoint: Checkpoint, found: Integrity) -> Integrity:
         return found
     damaged = {**found.damaged, **_changed(checkpoint.path, seal)}
     if damaged:
-        return Integrity(damaged, found.intact, found.unchecked, found.bytes)
+        changed = Integrity(damaged, found.intact, found.unchecked, found.bytes)
+        return with_named_tensors(checkpoint, changed, seal.digests)
     return Integrity({}, (*found.intact, *found.unchecked), (), found.bytes)
 
 

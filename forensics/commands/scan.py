@@ -63,7 +63,7 @@ def scan_command(path: Path, jobs: int, statistics: bool | None, as_json: bool) 
     """
     from ..index import index
     from ..neighbours import bytes_of
-    from ..scan_text import scan_lines
+    from ..scan_text import not_looked_at, scan_lines
     from ..scanning import not_checkable, scanned
 
     found = index(path)
@@ -72,7 +72,11 @@ def scan_command(path: Path, jobs: int, statistics: bool | None, as_json: bool) 
     if as_json:
         rows = [one.as_dict() for one in answers]
         told = not_checkable(answers)
-        click.echo(json_text("sdc-bisect.scan", checkpoints=rows, not_checkable=told))
+        unseen = not_looked_at(answers, values=bool(statistics))
+        text = json_text(
+            "sdc-bisect.scan", checkpoints=rows, not_checkable=told, not_looked_at=unseen
+        )
+        click.echo(text)
     else:
         click.echo("\n".join(scan_lines(answers, values=bool(statistics))))
     sys.exit(_exit_code(answers))

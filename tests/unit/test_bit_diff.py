@@ -129,7 +129,10 @@ def test_a_seal_proves_what_the_format_cannot(tmp_path: Path) -> None:
     path.write_bytes(damaged)
     judgement = IntegrityOracle().judge(one)
     assert (judgement.verdict, judgement.stored_bytes) == ("corrupt", True)
-    assert judgement.reason == "step-3.safetensors: not the bytes that were sealed"
+    assert judgement.reason == (
+        "step-3.safetensors: not the bytes that were sealed; "
+        "w: not the bits that were sealed (element 63, bits [8])"
+    )
     assert sealed(one).what == "sealed already: step-3.safetensors.sdc-seal.json"
     assert sealed(one, again=True).done
     assert IntegrityOracle().judge(one).verdict == "clean"
