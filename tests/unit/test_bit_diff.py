@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from forensics.archive_health import clock_troubles, file_system, is_local
-from forensics.bit_diff import bit_diff
-from forensics.checkpoint_diff import tensor_diffs
+from forensics.bit_diff import BitDiff, bit_diff
+from forensics.checkpoint_diff import TensorDiff, tensor_diffs
 from forensics.content import Content, StoredTensor
+from forensics.diff_order import by_unusual
 from forensics.index import index
 from forensics.jumps import jumps_of
 from forensics.nonfinite import NonFinite, nonfinite
@@ -224,3 +225,24 @@ def test_nan_and_infinities_are_counted() -> None:
 )
 def test_kinds_of_state_by_name(name: str, kind: str) -> None:
     assert kind_of(name, torch.float32) == kind
+
+
+def test_what_jumps_and_goes_on_to_somewhere_else_says_nothing() -> None:
+    a, b, c = (torch.linspace(0, 1, 30) + 0.01 * i for i in range(3))
+    b[4], c[4] = 1e6, -5e6
+    assert jumps_of(a, b, c) is None
+
+
+def ranked(role: str, name: str, largest: float, typical: float = 1.0) -> TensorDiff:
+    bits = BitDiff(100, 100, {0: 100}, largest=largest, typical=typical)
+    return TensorDiff(name, "bits", bits=bits, role=role)
+
+
+def test_each_tensor_is_measured_by_its_own_kind() -> None:
+    # second moments: 2 to 6 decades as a rule; parameters one, but for one of three
+    moments = [ranked(SECOND, f"v{i}", 10.0**i) for i in (2, 3, 4, 5, 6)]
+    weights = [ranked(PARAMETERS, f"w{i}", 10.0) for i in range(5)]
+    odd = ranked(PARAMETERS, "odd", 10.0**3)
+    order = [one.name for one in by_unusual([*moments, *weights, odd])]
+    assert order[:2] == ["odd", "v6"]
+    assert order.index("w0") < order.index("v3")  # as its kind is, before what is below it

@@ -12,6 +12,7 @@ from forensics.oracles.judgement import Judgement
 from forensics.report import lines, sentence
 from forensics.result import STORED_BYTES, Result
 from forensics.search.asked import Asked
+from forensics.two_findings import state_of
 
 
 @dataclass
@@ -105,3 +106,11 @@ def test_what_is_stored_is_read_again_with_both_findings() -> None:
     assert (again.state, again.damaged_files) == (result.state, result.damaged_files)
     del stored["state"]  # as an earlier version kept it
     assert lines(stored)[0].startswith("Checkpoint 400 is the first corrupt one: bracket")
+
+
+def test_the_training_is_bracketed_by_the_nearest_of_those_judged() -> None:
+    clean, wrong = Judgement("clean", ""), Judgement("corrupt", "w")
+    rotten = Judgement("corrupt", "", stored_bytes=True)
+    judged = {0: clean, 1: rotten, 2: clean, 5: wrong, 7: wrong}
+    found = state_of(range(100, 900, 100), judged, judge("gggggggg"))
+    assert (found.last_clean, found.first_corrupt) == (300, 600)
