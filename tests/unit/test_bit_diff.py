@@ -239,10 +239,10 @@ def ranked(role: str, name: str, largest: float, typical: float = 1.0) -> Tensor
 
 
 def test_each_tensor_is_measured_by_its_own_kind() -> None:
-    # second moments: 2 to 6 decades as a rule; parameters one, but for one of three
+    # second moments: 2 to 6 decades as a rule; parameters four, but for one of five
     moments = [ranked(SECOND, f"v{i}", 10.0**i) for i in (2, 3, 4, 5, 6)]
-    weights = [ranked(PARAMETERS, f"w{i}", 10.0) for i in range(5)]
-    odd = ranked(PARAMETERS, "odd", 10.0**3)
+    weights = [ranked(PARAMETERS, f"w{i}", 10.0**4) for i in range(5)]
+    odd = ranked(PARAMETERS, "odd", 10.0**5)
     order = [one.name for one in by_unusual([*moments, *weights, odd])]
     assert order[:2] == ["odd", "v6"]
     assert order.index("w0") < order.index("v3")  # as its kind is, before what is below it
