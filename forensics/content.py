@@ -61,11 +61,14 @@ class Integrity:
         damaged: tensor name, or a file's or record's where no tensor is concerned, to what is
             wrong with it, in a line.
         intact: names of the tensors whose bytes fit a checksum.
-        unchecked: names of the tensors that were read and that the format keeps no checksum of.
+        unchecked: names of the tensors that were read and that the format keeps no checksum of;
+            and of files beside them that have none.
         bytes: that were read.
+        why: why some of `unchecked` are, where it is not just that.
     """
 
     damaged: Mapping[str, str]
     intact: tuple[str, ...]
     unchecked: tuple[str, ...]
     bytes: int
+    why: Mapping[str, str] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from .gathered import gathered
 from .neighbours import with_size_hints
 from .readers.foreign_file import ENOUGH, lfs_pointer, other_kind
 from .readers.known import READERS
+from .seals import with_sealed_step
 
 
 def index(path: Path) -> list[Checkpoint]:
@@ -37,7 +38,7 @@ def index(path: Path) -> list[Checkpoint]:
             where=str(path),
             next_step="guard.checkpoint writes them to RUN/archive; torch.save files end in .pt",
         )
-    return with_size_hints(sorted(found, key=_order))
+    return with_size_hints(sorted(map(with_sealed_step, found), key=_order))
 
 
 def _order(one: Checkpoint) -> tuple[int, int, str]:

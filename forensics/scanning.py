@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 from .checkpoint import Checkpoint, Status
 from .executors.local import Local
@@ -14,6 +15,8 @@ from .oracles.integrity import Bytes, read_bytes
 from .oracles.judgement import Judgement, Oracle
 from .oracles.neighbours import Neighbours
 from .oracles.statistics import StatisticsOracle
+
+_MOST_REASONS: Final = 5  # lines on what else could not be checked
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,10 @@ class Scanned:
         reasons: for the status, or of what could not be checked.
         damaged: tensor, file or record to what is wrong with it.
         intact: tensors that fit a checksum.
-        unchecked: tensors that have none.
+        unchecked: tensors that have none, and files that say what they are.
         bytes: that were read.
         foreign: what is neither tensor nor number, and not evaluated, with its type's name.
+        why: why some of `unchecked` are, where it is not just that there is no checksum.
     """
 
     checkpoint: Checkpoint
@@ -42,6 +46,7 @@ class Scanned:
     unchecked: tuple[str, ...] = ()
     bytes: int = 0
     foreign: dict[str, str] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The checkpoint in JSON output."""
@@ -53,6 +58,7 @@ class Scanned:
             "damaged": self.damaged,
             "intact": list(self.intact),
             "unchecked": list(self.unchecked),
+            "unchecked_why": self.why,
             "bytes": self.bytes,
             "not_evaluated": self.foreign,
         }
@@ -111,34 +117,46 @@ def _joined(one: Checkpoint, read: Bytes, further: Sequence[Judgement]) -> Scann
     suspicions = [judgement.reason for judgement in further if judgement.verdict == "corrupt"]
     if read.judgement.verdict == "corrupt":
         status: Status = "corrupt"
-        reasons = (read.reason, *one.reasons)
+        said = [why for why in one.reasons if why.removeprefix("unreadable: ") not in read.reason]
+        reasons = (read.reason, *said)
     elif suspicions or one.status == "suspect":
         status = "suspect"
         reasons = (*one.reasons, *suspicions)
-    elif read.judgement.verdict == "clean":
+    elif read.judgement.verdict == "clean" and not found.unchecked:
         status, reasons = "clean", one.reasons
     else:
         status, reasons = "untested", (*one.reasons, read.reason)
     return Scanned(
         one, status, tuple(dict.fromkeys(reasons)), True,
         dict(found.damaged), found.intact, found.unchecked, found.bytes,
+        why=dict(found.why),
     )  # fmt: skip
 
 
 def not_checkable(found: Sequence[Scanned]) -> list[str]:
-    """A line for each format of which something has no checksum."""
+    """A line for each format of which something has no checksum, and for each reason besides."""
     lines = []
     by_format = sorted(found, key=lambda one: one.checkpoint.format)
     for format, group in groupby(by_format, key=lambda one: one.checkpoint.format):
-        readable = [one for one in group if one.readable and one.unchecked]
-        if not readable:
-            continue
-        count = len(readable)
-        which = "1 checkpoint" if count == 1 else f"{count:,} checkpoints"
-        if any(one.intact for one in readable):
-            most = max(len(one.unchecked) for one in readable)
-            what = f"up to {most:,} tensors have no checksum: only their structure was checked"
-        else:
-            what = f"no checksum in {format}: only its structure was checked"
-        lines.append(f"{which}: {what}")
+        readable = [one for one in group if one.readable]
+        plain = [(one, len(set(one.unchecked) - one.why.keys())) for one in readable]
+        counts = [(one, count) for one, count in plain if count]
+        if counts:
+            which = _so_many(len(counts))
+            if any(one.intact for one, _ in counts):
+                most = max(count for _, count in counts)
+                what = f"up to {most:,} tensors have no checksum: only their structure was checked"
+            else:
+                what = f"no checksum in {format}: only its structure was checked"
+            lines.append(f"{which}: {what}")
+        reasons = Counter(
+            f"{name}: {why}" for one in readable for name, why in one.why.items()
+        ).most_common()
+        lines += [f"{_so_many(count)}: {text}" for text, count in reasons[:_MOST_REASONS]]
+        if len(reasons) > _MOST_REASONS:
+            lines.append(f"{len(reasons) - _MOST_REASONS:,} more could not be checked")
     return lines
+
+
+def _so_many(count: int) -> str:
+    return "1 checkpoint" if count == 1 else f"{count:,} checkpoints"

@@ -7,8 +7,9 @@ The checkpoint's own files are never touched. The seal of `step-100.pt` is
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +20,12 @@ from sdc_guard.store.atomic import publish_text
 
 from .checkpoint import Checkpoint
 from .content import Integrity
-from .seal_tensors import SealedTensor, sealed_tensors, with_named_tensors
+from .seal_tensors import SealedTensor, sealed_tensors
 
 SCHEMA: Final = "sdc-bisect/seal/2"
 _WITHOUT_DIGESTS: Final = "sdc-bisect/seal/1"
 SUFFIX: Final = ".sdc-seal.json"
+_XXH3 = re.compile(r"[0-9a-f]{32}")
 _PIECE: Final = 4 << 20  # bytes read at once
 
 
@@ -100,64 +102,133 @@ def read_seal(checkpoint: Checkpoint) -> Seal | None:
 def _parsed(content: dict[str, Any]) -> Seal:
     if content["schema"] not in (SCHEMA, _WITHOUT_DIGESTS):
         raise ValueError("of another version")
-    files = {str(name): (int(size), str(value)) for name, (size, value) in content["files"].items()}
+    files = {
+        str(name): (_whole(size), str(value)) for name, (size, value) in content["files"].items()
+    }
+    if not files or not all(_XXH3.fullmatch(value) for _, value in files.values()):
+        raise ValueError("a checksum that is none")
     tensors = tuple(map(str, content["tensors"]))
     stored = content["digests"] if content["schema"] == SCHEMA else {}
     digests = {str(name): SealedTensor.of_dict(one) for name, one in stored.items()}
-    return Seal(int(content["step"]), str(content["format"]), files, tensors, digests)
+    return Seal(_whole(content["step"]), str(content["format"]), files, tensors, digests)
 
 
-def with_seal(checkpoint: Checkpoint, found: Integrity) -> Integrity:
-    """What reading a checkpoint showed, with what its seal proves; as it was without one."""
-    try:
-        seal = read_seal(checkpoint)
-    except CheckpointUnreadable as error:
-        return Integrity(
-            {**found.damaged, seal_path(checkpoint).name: error.what},
-            found.intact,
-            found.unchecked,
-            found.bytes,
-        )
+def _whole(value: object) -> int:
+    """A step, or bytes: below 2^63, as stores keep them."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError("no step or size where one belongs")
+    return value
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What there is against a seal.
+
+    Attributes:
+        seal: the seal.
+        changed: file to how it is another one than that which was sealed.
+        added: whether there are files that were not sealed.
+        bytes: that were read.
+    """
+
+    seal: Seal
+    changed: Mapping[str, str]
+    added: bool
+    bytes: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is what was sealed, and nothing else."""
+        return not self.changed and not self.added
+
+
+def compare_with_seal(checkpoint: Checkpoint) -> Compared | None:
+    """Every byte of a checkpoint against its seal; None if it has none.
+
+    It asks nothing of what the bytes mean: a file that no reader can make anything of any more is
+    compared as well.
+
+    Raises:
+        CheckpointUnreadable: a file cannot be read, or the seal is damaged or of a newer version.
+    """
+    seal = read_seal(checkpoint)
     if seal is None:
+        return None
+    files = dict(_files(checkpoint.path))
+    changed: dict[str, str] = {}
+    count = 0
+    for name, (size, value) in seal.files.items():
+        if name not in files:
+            changed[name] = "missing, and it was there when it was sealed"
+            continue
+        there = _size(files[name])
+        if there != size:
+            changed[name] = f"{there:,} of {size:,} bytes that were sealed"
+            if there > size:
+                changed[name] = f"{there:,} bytes, and {size:,} were sealed"
+            continue
+        count += size
+        if _hash(name, files[name])[1] != value:
+            changed[name] = "not the bytes that were sealed"
+    return Compared(seal, changed, bool(files.keys() - seal.files.keys()), count)
+
+
+def with_seal(found: Integrity, compared: Compared | None) -> Integrity:
+    """What reading a checkpoint showed, with what its seal proves; as it was without one."""
+    if compared is None:
         return found
-    damaged = {**found.damaged, **_changed(checkpoint.path, seal)}
-    if damaged:
-        changed = Integrity(damaged, found.intact, found.unchecked, found.bytes)
-        return with_named_tensors(checkpoint, changed, seal.digests)
+    if damaged := {**compared.changed, **found.damaged}:
+        return replace(found, damaged=damaged)
     return Integrity({}, (*found.intact, *found.unchecked), (), found.bytes)
 
 
-def _changed(path: Path, seal: Seal) -> dict[str, str]:
-    """Files that are not as they were, and how."""
+def with_sealed_step(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint, of the step that it was sealed with: what is in it may have changed since."""
     try:
-        now = dict(_hashed(path))
-    except CheckpointUnreadable as error:
-        return {path.name: error.what}
-    wrong = {}
-    for name, (size, value) in seal.files.items():
-        if name not in now:
-            wrong[name] = "missing, and it was there when it was sealed"
-        elif now[name][0] != size:
-            wrong[name] = f"{now[name][0]:,} bytes, and {size:,} when it was sealed"
-        elif now[name][1] != value:
-            wrong[name] = "not the bytes that were sealed"
-    return wrong
+        seal = read_seal(checkpoint)
+    except CheckpointUnreadable:
+        return checkpoint
+    if seal is None or seal.step == checkpoint.step:
+        return checkpoint
+    note = f"now it says step {checkpoint.step}, and {seal.step} when it was sealed"
+    named = None if checkpoint.named_step == seal.step else checkpoint.named_step
+    return replace(checkpoint, step=seal.step, named_step=named, notes=(*checkpoint.notes, note))
+
+
+def _files(path: Path) -> Iterator[tuple[str, Path]]:
+    """The files of a checkpoint by their names below it."""
+    if path.is_file():
+        yield path.name, path
+        return
+    for file in sorted(item for item in path.rglob("*") if item.is_file()):
+        yield file.relative_to(path).as_posix(), file
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError as error:
+        raise _unreadable(file.name, file, error) from None
 
 
 def _hashed(path: Path) -> Iterator[tuple[str, tuple[int, str]]]:
     """Name, size and xxh3-128 of each file of a checkpoint."""
-    files = [path] if path.is_file() else sorted(item for item in path.rglob("*") if item.is_file())
+    for name, file in _files(path):
+        yield name, _hash(name, file)
+
+
+def _hash(name: str, file: Path) -> tuple[int, str]:
     buffer = memoryview(bytearray(_PIECE))
-    for file in files:
-        name = file.name if file == path else file.relative_to(path).as_posix()
-        state, size = xxhash.xxh3_128(), 0
-        try:
-            with file.open("rb", buffering=0) as content:
-                while count := content.readinto(buffer):
-                    state.update(buffer[:count])
-                    size += count
-        except OSError as error:
-            raise CheckpointUnreadable(
-                f"{name} cannot be read ({error.strerror})", where=str(file)
-            ) from None
-        yield name, (size, state.hexdigest())
+    state, size = xxhash.xxh3_128(), 0
+    try:
+        with file.open("rb", buffering=0) as content:
+            while count := content.readinto(buffer):
+                state.update(buffer[:count])
+                size += count
+    except OSError as error:
+        raise _unreadable(name, file, error) from None
+    return size, state.hexdigest()
+
+
+def _unreadable(name: str, file: Path, error: OSError) -> CheckpointUnreadable:
+    return CheckpointUnreadable(f"{name} cannot be read ({error.strerror})", where=str(file))

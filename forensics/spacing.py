@@ -47,11 +47,12 @@ def gaps(steps: Sequence[int]) -> list[str]:
 
 def _gap(before: int, after: int, usual: int) -> str:
     missing = range(before + usual, after, usual)
+    count = (after - before - 1) // usual  # len() of a range ends at 2^63
     if (after - before) % usual:
         where = f"between {before} and {after}"
     else:
         named = ", ".join(str(step) for step in missing[:_MOST_NAMED])
-        where = f"at {named}{f' ... {missing[-1]}' if len(missing) > _MOST_NAMED else ''}"
+        where = f"at {named}{f' ... {missing[-1]}' if count > _MOST_NAMED else ''}"
     return f"no checkpoint {where}; they are usually {usual} apart"
 
 

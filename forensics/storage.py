@@ -25,7 +25,8 @@ def storage_result(corrupt: Checkpoint, last_clean: int, replayed: Result) -> Re
     """
     manifest = Manifest.read(corrupt.path)
     check = check_bytes(corrupt.path, manifest)
-    stored = read_torch_file(corrupt.path / manifest.file).tensors
+    file = corrupt.path / manifest.file
+    stored = {} if check.unread else read_torch_file(file).tensors
     tensors = tuple(
         LocatedTensor(
             item.kind or "stored",
@@ -43,7 +44,7 @@ def storage_result(corrupt: Checkpoint, last_clean: int, replayed: Result) -> Re
         proven=True,
         tensors=tensors,
         kind=STORED_BYTES,
-        verdict="storage" if check.crc or check.rewritten else "undetermined",
+        verdict="storage" if check.crc or check.rewritten or check.size else "undetermined",
         evidence=(*replayed.evidence, *check.reasons()),
         watched=replayed.watched,
     )

@@ -25,6 +25,7 @@ _ONLY_BYTES: Final = (
     "by checksums: that the training was sound before it was saved is not looked at "
     "(--oracle statistics)"
 )
+_NO_NAMES: Final = "the names in .metadata have no checksum: what of them is wrong is not seen"
 _ONLY_VALUES: Final = "a statistic suspects and does not prove; small faults it does not see"
 
 
@@ -86,12 +87,13 @@ def judged_in_turn(candidates: Sequence[Checkpoint], asked: Asked, jobs: int) ->
         except ArchiveIncomplete as error:
             unproven = error.what.partition(": ")[2]
     if proven is not None and proven.first_corrupt is not None:
-        return _with_values(proven, search, candidates, asked)
+        answer = _with_values(proven, search, candidates, asked)
+        return replace(answer, evidence=(*answer.evidence, *_names_unproven(candidates)))
     suspected = search(judge_of("statistics", candidates, asked))
     if proven is None:
-        said = (f"not proven: {unproven}",)
+        said: tuple[str, ...] = (f"not proven: {unproven}",)
     else:
-        said = ("the bytes of those judged fit their checksums",)
+        said = ("the bytes of those judged fit their checksums", *_names_unproven(candidates))
     answer = replace(suspected, evidence=(*suspected.evidence, *said, _ONLY_VALUES))
     return _with_unread(answer, candidates, () if proven is None else proven.skipped)
 
@@ -116,6 +118,15 @@ def _with_values(
     except ArchiveIncomplete as error:
         return replace(proven, evidence=(*proven.evidence, f"of values nothing: {error.what}"))
     return with_values(proven, values)
+
+
+def _names_unproven(candidates: Sequence[Checkpoint]) -> tuple[str, ...]:
+    """That DCP's metadata has no checksum, where there is a checkpoint of it without a seal."""
+    from ..readers import dcp
+    from ..seals import seal_path
+
+    found = any(one.format == dcp.FORMAT and not seal_path(one).exists() for one in candidates)
+    return (_NO_NAMES,) if found else ()
 
 
 def _with_unread(

@@ -10,12 +10,18 @@ from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
 from ..content import Integrity
+from ..readers.dcp_metadata import FILE as DCP_METADATA
+from ..readers.guard_archive import FORMAT as GUARD
 from ..readers.known import reader_of
-from ..seals import seal_path, with_seal
+from ..seal_tensors import with_named_tensors
+from ..seals import compare_with_seal, seal_path, with_seal
 from .judgement import Judgement
 
 _MOST_NAMED: Final = 3  # tensors in a line
 _NO_CHECKSUMS: Final = ("safetensors", "safetensors-sharded", "torch-legacy")
+_WITH_MANIFEST: Final = (GUARD,)
+# says which bytes are which: not that they are right, which is what is judged
+_NAMES: Final = frozenset({DCP_METADATA})
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,10 @@ class Bytes:
 class IntegrityOracle:
     """Judges by the checksums of the format, and by the manifest where there is one.
 
-    A file that is cut off, or not there, is untestable; bytes that differ from what was written
-    are corrupt; bytes without a checksum are untestable, and the reason says so.
+    Bytes that differ from what was written are corrupt, and so is a file that a manifest or a seal
+    knows and that is another one or cut off, whether or not anything in it can be read. Without
+    these a file that is cut off, or not there, is untestable. Bytes without a checksum are
+    untestable, and the reason says so; that DCP's names have none is told and does not count here.
     """
 
     name = "integrity"
@@ -59,17 +67,64 @@ class IntegrityOracle:
 
 
 def read_bytes(checkpoint: Checkpoint) -> Bytes:
-    """Read every byte of a checkpoint; no foreseeable damage raises."""
-    if not checkpoint.readable:
-        return Bytes(Judgement("untestable", "; ".join(checkpoint.reasons)))
+    """Read every byte of a checkpoint; no foreseeable damage raises.
+
+    A seal comes first, and a guard's manifest: they say what bytes must be there, whether or not
+    the file can still be made sense of.
+    """
+    try:
+        compared, no_seal = compare_with_seal(checkpoint), ""
+    except CheckpointUnreadable as error:
+        compared, no_seal = None, error.what
+    if compared is not None and compared.holds and checkpoint.readable:
+        seal = compared.seal
+        found = Integrity({}, seal.tensors, (), compared.bytes)
+        return Bytes(Judgement("clean", _sealed(len(seal.files))), found)
+    changed = None if compared is None or not compared.changed else compared
+    try:
+        found = _read(checkpoint)
+    except CheckpointUnreadable as error:
+        if changed is None:
+            return Bytes(Judgement("untestable", error.what))
+        found = Integrity({}, (), (), changed.bytes)
+        damaged = {name: f"{why}; {error.what}" for name, why in changed.changed.items()}
+        changed = replace(changed, changed=damaged)
+    found = with_seal(found, changed or compared)
+    if changed is not None:
+        found = with_named_tensors(checkpoint, found, changed.seal.digests)
+    if no_seal:  # it proves nothing, and that is told
+        place = seal_path(checkpoint).name
+        unchecked = (*found.unchecked, place)
+        found = replace(found, unchecked=unchecked, why={**found.why, place: no_seal})
+    return Bytes(_judged(found, checkpoint.format), found)
+
+
+def _read(checkpoint: Checkpoint) -> Integrity:
+    """What the reader of its format shows.
+
+    Raises:
+        CheckpointUnreadable: nothing of it can be read, or it is not whole. Of a file that a
+            manifest is about that is no reason: it is compared with that.
+    """
+    said = "" if checkpoint.readable else "; ".join(checkpoint.reasons)
+    if said and checkpoint.format not in _WITH_MANIFEST:
+        raise CheckpointUnreadable(said)
     try:
         found = reader_of(checkpoint.format).check(checkpoint)
     except CheckpointUnreadable as error:
-        return Bytes(Judgement("untestable", error.what))
+        raise CheckpointUnreadable(said or error.what) from None
     except OSError as error:  # a file that may not be read, or is gone by now
-        return Bytes(Judgement("untestable", f"cannot be read: {error.strerror or error}"))
-    found = with_seal(checkpoint, replace(found, damaged=_beyond(checkpoint, found.damaged)))
-    return Bytes(_judged(found, checkpoint.format), found)
+        what = f"cannot be read: {error.strerror or error}"
+        raise CheckpointUnreadable(said or what) from None
+    if checkpoint.format in _WITH_MANIFEST:
+        return found
+    return replace(found, damaged=_beyond(checkpoint, found.damaged))
+
+
+def _sealed(count: int) -> str:
+    return (
+        "its only file is as it was sealed" if count == 1 else f"all {count:,} files are as sealed"
+    )
 
 
 def _beyond(checkpoint: Checkpoint, damaged: Mapping[str, str]) -> dict[str, str]:
@@ -87,13 +142,15 @@ def _beyond(checkpoint: Checkpoint, damaged: Mapping[str, str]) -> dict[str, str
 def _judged(found: Integrity, format: str) -> Judgement:
     if found.damaged:
         return Judgement("corrupt", damage_in_words(found), stored_bytes=True)
-    if found.unchecked:
+    open = set(found.unchecked) - _NAMES
+    if open:
         return Judgement("untestable", missing_checksums(found, format))
     if not found.intact:
         return Judgement("untestable", "no tensors in it")
     count = len(found.intact)
     tensors = "its only tensor fits its checksum" if count == 1 else f"all {count:,} tensors fit"
-    return Judgement("clean", tensors if count == 1 else f"{tensors} their checksums")
+    said = tensors if count == 1 else f"{tensors} their checksums"
+    return Judgement("clean", "; ".join((said, *_reasons(found))))
 
 
 def damage_in_words(found: Integrity) -> str:
@@ -105,10 +162,21 @@ def damage_in_words(found: Integrity) -> str:
 
 def missing_checksums(found: Integrity, format: str) -> str:
     """What of a sound-looking checkpoint cannot be checked."""
-    if not found.intact:
-        return no_checksum(format)
-    count, whole = len(found.unchecked), len(found.unchecked) + len(found.intact)
-    return f"{count:,} of {whole:,} tensors have no checksum: only their structure can be checked"
+    plain, told = len(set(found.unchecked) - found.why.keys()), _reasons(found)
+    if plain and not found.intact:
+        return "; ".join((no_checksum(format), *told))
+    if not plain:
+        return "; ".join(told)
+    whole = plain + len(found.intact)
+    text = f"{plain:,} of {whole:,} tensors have no checksum: only their structure can be checked"
+    return "; ".join((text, *told))
+
+
+def _reasons(found: Integrity) -> list[str]:
+    """Why some things could not be checked: the first, and how many more there are."""
+    told = [f"{name}: {found.why[name]}" for name in found.unchecked if name in found.why]
+    more = [f"and {len(told) - _MOST_NAMED:,} more"] if len(told) > _MOST_NAMED else []
+    return told[:_MOST_NAMED] + more
 
 
 def no_checksum(format: str) -> str:

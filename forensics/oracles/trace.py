@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sdc_guard.archive.compare import check_bytes
+from sdc_guard.archive.compare import NO_WHOLE, check_bytes
 from sdc_guard.archive.manifest import Manifest
 from sdc_guard.detect.carried import in_words
 from sdc_guard.errors import CheckpointUnreadable
@@ -51,13 +51,12 @@ class TraceOracle:
 
     def judge(self, checkpoint: Checkpoint) -> Judgement:
         """Corrupt if the bytes differ from the record, or the record breaks at or before it."""
-        if not checkpoint.readable:
-            return Judgement("untestable", "; ".join(checkpoint.reasons))
         try:
             manifest = Manifest.read(checkpoint.path)
             stored = check_bytes(checkpoint.path, manifest)
         except CheckpointUnreadable as error:
-            return Judgement("untestable", error.what)
+            said = "" if checkpoint.readable else "; ".join(checkpoint.reasons)
+            return Judgement("untestable", said or error.what)
         share = self._watch.watched(manifest.trace_step).share
         for found in self._breaks:
             if found.step <= manifest.trace_step:
@@ -66,12 +65,13 @@ class TraceOracle:
                     f"{in_words(found.kind)} {found.layer} changed {between}, outside the optimizer"
                 )
                 return Judgement("corrupt", reason, watched=share)
-        if (counted := self._counted(manifest.trace_step)) is not None:
-            return replace(counted, watched=share)
-        if not stored.sound:
+        counted = self._counted(manifest.trace_step)
+        if not stored.sound and (counted is None or counted.verdict != "corrupt"):
             reason = f"stored bytes: {stored.reasons()[0]}"
             return Judgement("corrupt", reason, stored_bytes=True, watched=share)
-        judgement = self._incomplete(manifest) or self._against_trace(checkpoint, manifest)
+        judgement = (
+            counted or self._incomplete(manifest) or self._against_trace(checkpoint, manifest)
+        )
         return replace(judgement, watched=share)
 
     def _counted(self, step: int) -> Judgement | None:
@@ -118,10 +118,15 @@ class TraceOracle:
             text = f"the trace lacks the digests of {absent} of its tensors after step {step}"
             return Judgement("untestable", text)
         text = f"{len(compared)} of {len(traced)} recorded tensors equal the trace, bit for bit"
-        return Judgement("clean", text + self._reservation(step))
+        return Judgement("clean", text + self._reservation(step) + _unproven(manifest))
 
     def _reservation(self, step: int) -> str:
         share = self._watch.watched(step).share
         if share == 1:
             return ""
         return f"; before it {percent(share)} of the state's transitions were compared"
+
+
+def _unproven(manifest: Manifest) -> str:
+    """What an older manifest leaves open."""
+    return "" if manifest.xxh3 else f"; {NO_WHOLE}"

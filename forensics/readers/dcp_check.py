@@ -13,12 +13,13 @@ from typing import Final
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..content import Integrity
-from .dcp_metadata import NEXT_STEP, Chunk, DcpMetadata, Place
+from .dcp_metadata import FILE, NEXT_STEP, Chunk, DcpMetadata, Place
 from .dcp_shards import shards
 from .dcp_tensors import chunk_stub, fault, source
 from .dcp_values import COMMON, held_by
 from .saved_zip import DamagedItem, SavedZip, Source, opened
 
+NO_CHECKSUM: Final = "it has no checksum: that it names the right tensors is not proven"
 _FEW_BYTES: Final = 8 * 2**20  # are summed faster without threads
 _MOST_THREADS: Final = 4  # each holds a few MB
 
@@ -77,14 +78,17 @@ def check_items(folder: Path, metadata: DcpMetadata) -> Integrity:
     return Integrity(
         damaged,
         tuple(name for name in sound if summed[name]),
-        tuple(name for name in sound if not summed[name]),
+        (*(name for name in sound if not summed[name]), *(() if FILE in damaged else (FILE,))),
         metadata.bytes + sum(one.bytes for one in seen),
+        {FILE: NO_CHECKSUM},
     )
 
 
 def _told_by_metadata(folder: Path, metadata: DcpMetadata) -> dict[str, str]:
     """What is wrong by the metadata and the shards' sizes alone."""
     damaged = {}
+    if metadata.contradiction or (overlap := _overlap(metadata)):
+        damaged[FILE] = metadata.contradiction or overlap
     for shard in shards(folder, metadata):
         if not shard.whole:
             size = f"{shard.size or 0:,} of {shard.needed:,} bytes"
@@ -96,6 +100,21 @@ def _told_by_metadata(folder: Path, metadata: DcpMetadata) -> dict[str, str]:
         if place is None:
             damaged[name] = "the metadata does not say where it is"
     return damaged
+
+
+def _overlap(metadata: DcpMetadata) -> str:
+    """Items that it says lie on the same bytes; "" if none do. The writer puts them in a row."""
+    last: tuple[str, Place] | None = None
+    for name, place in sorted(metadata.places(), key=lambda one: (one[1].file, one[1].offset)):
+        before = None if last is None or last[1] == place else last[1]
+        if last and before and before.file == place.file and place.offset < _end(before):
+            return f"it has {last[0]} and {name} on the same bytes of {place.file}"
+        last = name, place
+    return ""
+
+
+def _end(place: Place) -> int:
+    return place.offset + place.length
 
 
 def _items(metadata: DcpMetadata) -> Iterator[_Item]:

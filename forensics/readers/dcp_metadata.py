@@ -15,6 +15,7 @@ import torch
 
 from sdc_guard.errors import CheckpointUnreadable
 
+from .dcp_names import contradiction
 from .dcp_pickle import (
     BytesEntry,
     ChunkEntry,
@@ -80,11 +81,13 @@ class DcpMetadata:
         tensors: by name, the dotted path in what was saved.
         others: what is no tensor, by name; None where the metadata does not say where it is.
         bytes: of the metadata itself.
+        contradiction: in what it says twice; "" if there is none.
     """
 
     tensors: Mapping[str, TensorItem]
     others: Mapping[str, Place | None]
     bytes: int
+    contradiction: str = ""
 
     def places(self) -> Iterator[tuple[str, Place]]:
         """Every range of bytes that holds something of an item, with the item's name."""
@@ -156,7 +159,7 @@ def _interpreted(found: Any, size: int) -> DcpMetadata:
             others[_text(name)] = places.get((name, None))
         else:
             raise _Malformed(f"neither tensor nor bytes of {_text(name)!r}")
-    return DcpMetadata(tensors, others, size)
+    return DcpMetadata(tensors, others, size, contradiction(found))
 
 
 def _tensor(

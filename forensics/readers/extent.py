@@ -18,6 +18,10 @@ _MOST_REPEATED: Final = 1_000
 _FREE_BYTES: Final = 16 * 2**20
 
 
+class Repeats(ValueError):
+    """A tensor whose file holds far less than it has: a legal one, which is not expanded."""
+
+
 def extent(tensor: StoredTensor, size: int) -> tuple[int, int]:
     """The first byte that a tensor needs, and the one after the last.
 
@@ -26,6 +30,7 @@ def extent(tensor: StoredTensor, size: int) -> tuple[int, int]:
         size: of its storage, bytes.
 
     Raises:
+        Repeats: it repeats what is stored more often than is expanded here.
         ValueError: it reaches out of its storage, or is no tensor.
     """
     if len(tensor.shape) != len(tensor.stride) or tensor.offset < 0:
@@ -40,7 +45,7 @@ def extent(tensor: StoredTensor, size: int) -> tuple[int, int]:
     if end > size:
         raise ValueError(f"it reaches to byte {end:,} of a storage of {size:,}")
     if count * item > _FREE_BYTES and count * item > _MOST_REPEATED * size:
-        raise ValueError(f"it repeats {size:,} stored bytes into {count * item:,}")
+        raise Repeats(f"it repeats {size:,} stored bytes into {count * item:,}, not expanded")
     return first, end
 
 
@@ -55,6 +60,7 @@ def read_extent(
         read: gives the bytes [first, end) of the storage.
 
     Raises:
+        Repeats: it repeats what is stored more often than is expanded here.
         ValueError: it reaches out of its storage, or is no tensor.
     """
     first, end = extent(tensor, size)

@@ -7,7 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from sdc_guard.archive.compare import REWRITTEN, checksum, compare_tensors
+from sdc_guard.archive.compare import (
+    NO_WHOLE,
+    OTHER_BYTES,
+    REWRITTEN,
+    checksum,
+    compare_tensors,
+    other_file,
+    other_size,
+)
 from sdc_guard.archive.manifest import FILE, Manifest
 from sdc_guard.archive.save import STATE_FILE
 from sdc_guard.errors import CheckpointUnreadable
@@ -15,6 +23,7 @@ from sdc_guard.errors import CheckpointUnreadable
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
 from ..doubted import doubted
+from .findings import as_step
 from .listing import names_in
 from .reader import Reader
 from .torch_zip import check_file, open_file
@@ -33,7 +42,7 @@ def find(path: Path) -> list[Checkpoint]:
         return []
     archive = path / "archive" if (path / "archive").is_dir() else path
     matches = ((_FOLDER.fullmatch(folder.name), folder) for folder in archive.iterdir())
-    named = [(folder, int(match[1])) for match, folder in matches if match]
+    named = [(folder, as_step(match[1]) or 0) for match, folder in matches if match]
     return doubted(archive, [_describe(folder, step) for folder, step in named if _is_own(folder)])
 
 
@@ -60,8 +69,9 @@ def _describe(folder: Path, named_step: int) -> Checkpoint:
             manifest.step, folder, FORMAT, "untested", (reason,), manifest.attempt, readable=False
         )
     return Checkpoint(
-        manifest.step, folder, FORMAT, manifest.status, manifest.reasons, manifest.attempt
-    )
+        manifest.step, folder, FORMAT, manifest.status, manifest.reasons, manifest.attempt,
+        notes=() if manifest.xxh3 else (NO_WHOLE,),
+    )  # fmt: skip
 
 
 def open_checkpoint(checkpoint: Checkpoint) -> Content:
@@ -75,21 +85,47 @@ def open_checkpoint(checkpoint: Checkpoint) -> Content:
 
 
 def check(checkpoint: Checkpoint) -> Integrity:
-    """Read every byte, and compare it with the file's checksums and the manifest's.
+    """Read every byte, and compare it with the manifest's checksums and the file's.
 
-    A tensor is intact if what there is of the two holds. Where all are, and the file is not the one
-    that was written, the file itself is damaged.
+    Size and checksum of the whole file come first. A file that is not the one which was written is
+    damaged, whatever else of it can be read. One that is, and that was compared with the digests
+    when it was sealed, needs no more. Otherwise a tensor is intact if what there is of the two
+    holds.
 
     Raises:
-        CheckpointUnreadable: manifest or file is damaged, or missing.
+        CheckpointUnreadable: manifest or file is damaged, or missing; what of a file that is not
+            the one which was written cannot be read does not raise.
     """
     manifest = Manifest.read(checkpoint.path)
     file = checkpoint.path / manifest.file
+    size, other = other_file(file, manifest), ""
+    if size is not None:
+        other = other_size(*size)
+    elif manifest.xxh3 and file.is_file():
+        if checksum(file) != manifest.xxh3:
+            other = REWRITTEN
+        elif manifest.status == "clean":
+            return Integrity({}, tuple(open_file(file).tensors), (), manifest.bytes)
+    try:
+        found = _by_tensor(file, manifest)
+    except CheckpointUnreadable as error:
+        if not other:
+            raise
+        if size is not None:
+            return Integrity({manifest.file: other}, (), (), size[0])
+        return Integrity({manifest.file: f"{OTHER_BYTES}; {error.what}"}, (), (), manifest.bytes)
+    if other and not (other is REWRITTEN and found.damaged):
+        return replace(found, damaged={manifest.file: other, **found.damaged})
+    return found
+
+
+def _by_tensor(file: Path, manifest: Manifest) -> Integrity:
+    """Each tensor against its record's checksum and the manifest's digest."""
     content, stored = open_file(file), check_file(file)
     damaged = dict(stored.damaged)
     for name, entry in manifest.tensors.items():
         source = content.tensors.get(content.aliases.get(name, name))
-        if name in damaged:
+        if name in damaged or name in stored.why:
             continue
         if source is None:
             damaged[name] = "not in the file"
@@ -101,13 +137,11 @@ def check(checkpoint: Checkpoint) -> Integrity:
             continue
         if found.mismatches:
             damaged[name] = found.reasons()[0].removeprefix(f"{name}: ")
-    if not damaged and manifest.xxh3 and checksum(file) != manifest.xxh3:
-        damaged[manifest.file] = REWRITTEN
-    proven = {name for name in manifest.tensors if name not in damaged}
+    proven = {name for name in manifest.tensors if name not in damaged and name not in stored.why}
     sound = {*proven, *stored.intact} - damaged.keys()
     intact = tuple(name for name in content.tensors if name in sound)
     unchecked = tuple(name for name in stored.unchecked if name not in sound | damaged.keys())
-    return Integrity(damaged, intact, unchecked, stored.bytes)
+    return Integrity(damaged, intact, unchecked, stored.bytes, stored.why)
 
 
 READER: Final = Reader(format=FORMAT, find=find, open=open_checkpoint, check=check)

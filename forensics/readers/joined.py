@@ -34,6 +34,7 @@ class JoinedIntegrity:
     intact: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     bytes: int = 0
+    why: dict[str, str] = field(default_factory=dict)
 
     def add(self, prefix: str, part: Integrity) -> None:
         """Add what reading one part showed."""
@@ -41,7 +42,9 @@ class JoinedIntegrity:
         self.intact += [prefix + name for name in part.intact]
         self.unchecked += [prefix + name for name in part.unchecked]
         self.bytes += part.bytes
+        self.why |= {prefix + name: reason for name, reason in part.why.items()}
 
     def done(self) -> Integrity:
         """Everything."""
-        return Integrity(self.damaged, tuple(self.intact), tuple(self.unchecked), self.bytes)
+        intact, unchecked = tuple(self.intact), tuple(self.unchecked)
+        return Integrity(self.damaged, intact, unchecked, self.bytes, self.why)

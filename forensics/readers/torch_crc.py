@@ -11,7 +11,7 @@ from sdc_guard.archive.inert_pickle import StoredTensor as Described
 from sdc_guard.archive.torch_records import TorchRecords
 
 from ..content import Integrity
-from .extent import extent
+from .extent import Repeats, extent
 from .inventory import Inventory
 
 _FEW_BYTES: Final = 8 * 2**20  # are summed faster without threads
@@ -38,12 +38,16 @@ def check_records(records: TorchRecords, found: Inventory) -> Integrity:
     damaged: dict[str, str] = {}
     intact: list[str] = []
     unchecked: list[str] = []
+    why: dict[str, str] = {}
     for name, described in found.tensors.items():
         record = f"data/{described.key}"
         state = summed.get(record, _Summed(f"record {record} is missing"))
-        fault = state.fault or _misfit(records, record, described)
-        if fault:
+        fault, repeats = _misfit(records, record, described) if not state.fault else ("", "")
+        if fault := state.fault or fault:
             damaged[name] = fault
+        elif repeats:
+            unchecked.append(name)
+            why[name] = repeats
         else:
             (unchecked if state.unchecked else intact).append(name)
     of_tensors = {f"data/{described.key}" for described in found.tensors.values()}
@@ -51,7 +55,7 @@ def check_records(records: TorchRecords, found: Inventory) -> Integrity:
         if state.fault and record not in of_tensors:
             damaged[record] = state.fault
     size = sum(info.file_size for info in records.records.values())
-    return Integrity(damaged, tuple(intact), tuple(unchecked), size)
+    return Integrity(damaged, tuple(intact), tuple(unchecked), size, why)
 
 
 def _all_summed(records: TorchRecords) -> dict[str, _Summed]:
@@ -75,9 +79,12 @@ def _summed(records: TorchRecords, name: str) -> _Summed:
     return _Summed() if sound else _Summed(f"CRC mismatch in record {name}")
 
 
-def _misfit(records: TorchRecords, record: str, described: Described) -> str | None:
+def _misfit(records: TorchRecords, record: str, described: Described) -> tuple[str, str]:
+    """Why a tensor does not fit its record, and why it is not looked at; "" where it is not so."""
     try:
         extent(described, records.records[record].file_size)
+    except Repeats as error:
+        return "", f"{error} (record {record})"
     except ValueError as error:
-        return f"{error} (record {record})"
-    return None
+        return f"{error} (record {record})", ""
+    return "", ""

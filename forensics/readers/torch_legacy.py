@@ -24,7 +24,7 @@ from sdc_guard.errors import CheckpointUnreadable
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
 from .described import content_of, described, take_stock
-from .extent import extent, read_extent
+from .extent import Repeats, extent, read_extent
 from .reader import Reader
 
 FORMAT: Final = "torch-legacy"
@@ -88,10 +88,12 @@ def check_file(file: Path) -> Integrity:
     """
     layout = _layout(file)
     found = take_stock(file, layout.root)
-    damaged = {}
+    damaged, why = {}, {}
     for name, stored in found.tensors.items():
         try:
             extent(stored, layout.storages.get(stored.key, (0, 0))[1])
+        except Repeats as error:
+            why[name] = f"{error} (storage {stored.key})"
         except ValueError as error:
             damaged[name] = f"{error} (storage {stored.key})"
     try:
@@ -100,7 +102,7 @@ def check_file(file: Path) -> Integrity:
     except OSError as error:
         raise _unreadable(file, f"{error.strerror}") from None
     unchecked = tuple(name for name in found.tensors if name not in damaged)
-    return Integrity(damaged, (), unchecked, size)
+    return Integrity(damaged, (), unchecked, size, why)
 
 
 def _content(file: Path, layout: _Layout) -> Content:

@@ -63,6 +63,7 @@ def check_parts(folder: Path, files: Sequence[Path]) -> Integrity:
             (*whole.intact, *(f"{name}/{key}" for key in part.intact)),
             (*whole.unchecked, *(f"{name}/{key}" for key in part.unchecked)),
             whole.bytes + part.bytes,
+            {**whole.why, **{f"{name}/{key}": why for key, why in part.why.items()}},
         )
     if last is not None and not readable:
         raise last

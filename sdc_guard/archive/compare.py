@@ -16,7 +16,10 @@ from ..errors import CheckpointUnreadable
 from .manifest import Manifest
 from .torch_file import read_torch_file
 
+OTHER_BYTES: Final = "not the bytes that were written, by the checksum of the whole file"
 REWRITTEN: Final = "bytes of the file differ, though none in a tensor: names, sizes, numbers"
+# of a manifest from before there was one
+NO_WHOLE: Final = "its manifest has no checksum of the whole file: names and numbers are not proven"
 _PIECE: Final = 1 << 22  # bytes
 
 
@@ -40,6 +43,8 @@ class ByteCheck:
         crc: tensors whose record fails the file's own CRC-32.
         unlisted: tensors in the file that the manifest does not know.
         rewritten: the file's checksum is another one than that of the file which was written.
+        size: bytes that there are and that were written, where these differ.
+        unread: why its tensors could not be read, in a file that is not the one which was written.
     """
 
     mismatches: tuple[TensorMismatch, ...] = ()
@@ -47,16 +52,19 @@ class ByteCheck:
     crc: dict[str, str] = field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
     rewritten: bool = False
+    size: tuple[int, int] | None = None
+    unread: str = ""
 
     @property
     def sound(self) -> bool:
         """Whether every expected byte is there."""
-        found = self.mismatches or self.missing or self.crc or self.unlisted or self.rewritten
-        return not found
+        tensors = self.mismatches or self.missing or self.crc or self.unlisted
+        return not (tensors or self.rewritten or self.size)
 
     def reasons(self) -> list[str]:
         """One line for each thing that is wrong."""
-        lines = [f"{name}: {reason}" for name, reason in self.crc.items()]
+        lines = [] if self.size is None else [other_size(*self.size)]
+        lines += [f"{name}: {reason}" for name, reason in self.crc.items()]
         lines += [f"{name}: not in the file" for name in self.missing]
         lines += [f"{name}: not in the manifest" for name in self.unlisted]
         for found in self.mismatches:
@@ -65,27 +73,48 @@ class ByteCheck:
             )
             lines.append(f"{found.name}: bytes differ from the recorded digest{where}")
         if self.rewritten and not lines:
-            lines.append(REWRITTEN)
+            lines.append(OTHER_BYTES if self.unread else REWRITTEN)
+        if self.unread and self.size is None:
+            lines[0] = f"{lines[0]}; {self.unread}"
         return lines
 
 
 def check_bytes(folder: Path, manifest: Manifest) -> ByteCheck:
     """Re-read a checkpoint's file and compare it, and every tensor in it, with the manifest.
 
+    Size and checksum of the whole file are compared first: a file that is not the one which was
+    written is that, too, where it is cut off or nothing in it can be found any more.
+
     Raises:
-        CheckpointUnreadable: the file is missing, truncated or not readable as a checkpoint.
+        CheckpointUnreadable: the file is missing, or not readable as a checkpoint and all the
+            same the one that was written, as far as the manifest says.
     """
     path = folder / manifest.file
-    size = path.stat().st_size if path.is_file() else None
-    if size is not None and size < manifest.bytes:
-        raise CheckpointUnreadable(
-            f"unreadable: truncated ({size:,} of {manifest.bytes:,} bytes)",
-            where=str(path),
-            next_step="it cannot be judged; use another checkpoint",
-        )
-    content = read_torch_file(path)
+    size = other_file(path, manifest)
+    hashed = size is None and bool(manifest.xxh3) and path.is_file()
+    rewritten = hashed and checksum(path) != manifest.xxh3
+    try:
+        content = read_torch_file(path)
+    except CheckpointUnreadable as error:
+        if size is None and not rewritten:
+            raise
+        return ByteCheck(rewritten=rewritten, size=size, unread=error.what)
     found = compare_tensors(content.tensors, manifest, content.damaged)
-    return replace(found, rewritten=bool(manifest.xxh3) and checksum(path) != manifest.xxh3)
+    return replace(found, rewritten=rewritten, size=size)
+
+
+def other_file(path: Path, manifest: Manifest) -> tuple[int, int] | None:
+    """Bytes that there are and that were written; None where these are as many, or it is gone."""
+    size = path.stat().st_size if path.is_file() else manifest.bytes
+    return None if size == manifest.bytes else (size, manifest.bytes)
+
+
+def other_size(size: int, written: int) -> str:
+    """That a file has another size than it was written with."""
+    if size < written:
+        kind = "truncated" if size else "empty"
+        return f"{kind} ({size:,} of {written:,} bytes)"
+    return f"{size:,} bytes, and {written:,} were written"
 
 
 def checksum(path: Path) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from ..digest import Digest
 from ..errors import CheckpointUnreadable
@@ -14,6 +15,8 @@ from ..store.atomic import publish_text
 Status = Literal["untested", "clean", "suspect", "corrupt"]
 SCHEMA = "sdc-guard/manifest/1"
 FILE = "manifest.json"
+_END: Final = 1 << 63  # steps and sizes are below it: stores keep signed 64 bits
+_XXH3 = re.compile(r"(?:[0-9a-f]{32})?")
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ class Manifest:
         tensors: path in the saved structure to expected digest.
         created: seconds since the epoch.
         xxh3: xxh3-128 of the whole file in hexadecimal: of its names, sizes and directory, too,
-            that no tensor's digest is about. "" in manifests from before there was one.
+            that no tensor's digest is about. "" in manifests from before there was one, which
+            prove less.
     """
 
     step: int
@@ -106,16 +110,28 @@ class Manifest:
         if schema != SCHEMA:
             raise ValueError(f"schema {schema!r}, not {SCHEMA!r}")
         tensors = {name: TensorEntry(**row) for name, row in content["tensors"].items()}
-        manifest = cls(**{**content, "tensors": tensors, "reasons": tuple(content["reasons"])})
+        read = {"tensors": tensors, "reasons": tuple(content["reasons"])}
+        manifest = cls(**{**content, **read, "xxh3": content.get("xxh3") or ""})
         for entry in tensors.values():
-            _ = entry.digest  # raises where a number is none
-            if not all(isinstance(x, str | None) for x in (entry.kind, entry.layer)):
-                raise ValueError("a kind or layer that is no text")
-        whole = (manifest.step, manifest.trace_step, manifest.attempt, manifest.bytes)
-        if manifest.status not in get_args(Status) or not all(isinstance(n, int) for n in whole):
-            raise ValueError("a status, step or size that is none")
-        if not isinstance(manifest.xxh3, str):
-            raise ValueError("a checksum that is no text")
+            _check_entry(entry)
+        for name in ("step", "trace_step", "attempt", "bytes"):
+            value = content[name]
+            if type(value) is not int or not 0 <= value < _END:  # True is an int, too
+                raise ValueError(f"{name} is no whole number from 0 to 2^63")
+        if manifest.status not in get_args(Status):
+            raise ValueError("a status that is none")
+        if type(manifest.created) not in (int, float):
+            raise ValueError("a time that is none")
+        if not isinstance(manifest.xxh3, str) or not _XXH3.fullmatch(manifest.xxh3):
+            raise ValueError("a checksum that is none")
         if not isinstance(manifest.file, str) or Path(manifest.file).name != manifest.file:
             raise ValueError(f"file {manifest.file!r} is not in this folder")
         return manifest
+
+
+def _check_entry(entry: TensorEntry) -> None:
+    """Raises ValueError where a digest, a kind or a layer is none."""
+    if not all(0 <= value < 1 << 64 for value in entry.digest):
+        raise ValueError("a digest that is none")
+    if not all(isinstance(x, str | None) for x in (entry.kind, entry.layer)):
+        raise ValueError("a kind or layer that is no text")

@@ -94,6 +94,10 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             "; ".join([*manifest.reasons, *against]),
         )
     sound = check_bytes(folder, manifest)
+    if sound.unread:
+        raise CheckpointUnreadable(
+            sound.reasons()[0], where=str(folder), next_step="load an older clean checkpoint"
+        )
     if sound.sound:
         payload = _load(folder / manifest.file)
         sound = compare_tensors(tensors_in(payload), manifest)

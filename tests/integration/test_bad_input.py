@@ -67,7 +67,7 @@ def test_errors_as_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 10, 0.5, -1])
-def test_a_checkpoint_cut_off_is_untestable_and_not_corrupt(run_copy: Path, keep: float) -> None:
+def test_a_checkpoint_cut_off_is_corrupt_by_its_manifest(run_copy: Path, keep: float) -> None:
     path = run_copy / "archive" / "step=000030" / "state.pt"
     size = path.stat().st_size
     length = int(size * keep) if isinstance(keep, float) else keep if keep >= 0 else size + keep
@@ -78,8 +78,8 @@ def test_a_checkpoint_cut_off_is_untestable_and_not_corrupt(run_copy: Path, keep
     assert row["status"] == "untested"
     assert f"({length:,} of {size:,} bytes)" in row["reasons"][0]
     found = bisect("run", run_copy, "--json")
-    assert found.code == 0
-    assert found.json["first_corrupt"] is None
+    assert found.code == 1
+    assert (found.json["first_corrupt"], found.json["proven"]) == (30, True)
     resume = run([small_sample(), "--run", run_copy, "--resume", path.parent, "--until", 31])
     one_line(resume, 5, "bytes)")
     one_line(bisect("verify", run_copy, "--recorded", "--from", 30), 2, "no checkpoint of step 30")
@@ -88,8 +88,11 @@ def test_a_checkpoint_cut_off_is_untestable_and_not_corrupt(run_copy: Path, keep
 def test_every_checkpoint_cut_off(run_copy: Path) -> None:
     for path in run_copy.glob("archive/*/state.pt"):
         path.write_bytes(path.read_bytes()[:1000])
-    one_line(bisect("run", run_copy), 5, "none of 5 checkpoints can be judged", "truncated")
-    one_line(bisect("verify", run_copy, "--recorded"), 5, "none of 5 checkpoints")
+    found = bisect("run", run_copy, "--json")
+    assert (found.code, found.json["first_corrupt"], found.json["proven"]) == (1, 10, True)
+    one_line(
+        bisect("verify", run_copy, "--recorded"), 5, "checkpoint 10 is corrupt", "no clean one"
+    )
 
 
 def test_a_run_without_checkpoints(run_copy: Path) -> None:

@@ -168,18 +168,20 @@ def test_several_flips_are_found_and_not_called_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10, 0.5, -1])
-def test_a_cut_file_is_unreadable(tmp_path: Path, size: float) -> None:
+def test_a_cut_file_is_another_one_and_is_not_loaded(tmp_path: Path, size: float) -> None:
     folder = save(tmp_path, payload_of())
     path = folder / "state.pt"
     sound = path.read_bytes()
     path.write_bytes(sound[: len(sound) // 2 if size == 0.5 else int(size)])
     manifest = Manifest.read(folder)
-    for read in (lambda: check_bytes(folder, manifest), lambda: load_checkpoint(folder)):
-        with pytest.raises(CheckpointUnreadable) as caught:
-            read()
-        left = len(path.read_bytes())
-        assert f"truncated ({left:,} of {len(sound):,} bytes)" in str(caught.value)
-        assert "\n" not in str(caught.value)
+    left = len(path.read_bytes())
+    said = f"{'truncated' if left else 'empty'} ({left:,} of {len(sound):,} bytes)"
+    found = check_bytes(folder, manifest)
+    assert (found.sound, found.reasons()) == (False, [said])
+    with pytest.raises(CheckpointUnreadable) as caught:
+        load_checkpoint(folder)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_or_folder(tmp_path: Path) -> None:

@@ -180,7 +180,6 @@ def claim(path: Path, shape: Any, stride: Any, numel: int = 4, **records: bytes)
     [
         ((5,), (1,)),
         ((10**12,), (1,)),
-        ((10**12,), (0,)),
         ((2,), (-1,)),
         ((2, 2), (1,)),
         ((-1,), (1,)),
@@ -190,6 +189,15 @@ def test_a_tensor_that_claims_more_than_there_is(tmp_path: Path, shape: Any, str
     (found,) = index(claim(tmp_path / "s-1.pt", shape, stride))
     assert list(torch_zip.READER.check(found).damaged) == ["w"]
     with pytest.raises(CheckpointUnreadable, match="data/0 cannot be read"):
+        torch_zip.READER.open(found).tensors["w"].read()
+
+
+def test_a_tensor_that_repeats_what_is_stored_is_legal_and_not_expanded(tmp_path: Path) -> None:
+    (found,) = index(claim(tmp_path / "s-1.pt", (10**12,), (0,)))
+    checked = torch_zip.READER.check(found)
+    assert (checked.damaged, checked.intact, checked.unchecked) == ({}, (), ("w",))
+    assert "repeats 16 stored bytes into 4,000,000,000,000, not expanded" in checked.why["w"]
+    with pytest.raises(CheckpointUnreadable, match=r"data/0 cannot be read.*repeats"):
         torch_zip.READER.open(found).tensors["w"].read()
 
 

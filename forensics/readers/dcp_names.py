@@ -1,0 +1,109 @@
+"""What a DCP directory's `.metadata` says twice, and whether it says the same.
+
+It has no checksum. A name stands in it once and is referred to from everywhere else, so that most
+damaged names agree with themselves; what can be compared is compared here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from sdc_guard.archive.inert_pickle import Inert
+from sdc_guard.logs.shown import shown
+
+from .dcp_pickle import IndexEntry, MetadataEntry, PropertiesEntry, TensorEntry
+
+_KNOWN: Final = ("state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version")
+_CLASSES: Final = (
+    "torch.distributed.checkpoint.metadata.StorageMeta",
+    "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
+    "torch.serialization._get_layout",
+)
+
+
+def contradiction(found: MetadataEntry) -> str:
+    """What of it contradicts itself, in a line; "" if nothing does.
+
+    - a tensor that is described and not placed, or the other way round;
+    - a name that is not the dotted path which the planner has for it;
+    - a class or an attribute with a name that DCP has none of, but for a bit.
+
+    Another planner may name things otherwise, and another version have other words: only what
+    differs in a single bit counts.
+    """
+    kept = vars(found)
+    items = {name for name in kept["state_dict_metadata"] if isinstance(name, str)}
+    placed = {
+        vars(index).get("fqn") for index in kept["storage_data"] if isinstance(index, IndexEntry)
+    }
+    if lost := [name for name in placed if isinstance(name, str) and name not in items]:
+        return f"it places {shown(lost[0][:200])}, which it does not describe"
+    planned = kept.get("planner_data")
+    paths = _paths(planned) if isinstance(planned, dict) else {}
+    for name, path in paths.items():
+        if _one_off(name, path):
+            return f"it has two names for one tensor: {shown(name[:200])}, {shown(path[:200])}"
+    if paths and (pair := _pair(items - paths.keys(), paths.keys() - items)):
+        return f"it has two names for one tensor: {shown(pair[0][:200])}, {shown(pair[1][:200])}"
+    return _odd_words(found)
+
+
+def _paths(planned: dict[Any, Any]) -> dict[str, str]:
+    """Name to the path that it was flattened from, with dots."""
+    return {
+        name: ".".join(map(str, path))
+        for name, path in planned.items()
+        if isinstance(name, str)
+        and isinstance(path, (tuple, list))
+        and all(isinstance(part, (str, int)) for part in path)
+    }
+
+
+def _pair(described: set[str], planned: set[str]) -> tuple[str, str] | None:
+    """Two names of which one is the other with a flipped bit."""
+    for name in sorted(described):
+        for other in sorted(planned):
+            if _one_off(name, other):
+                return name, other
+        return None  # one is enough to look at: there may be a million
+    return None
+
+
+def _one_off(one: str, other: str) -> bool:
+    """Whether two names are as long, and differ in one bit."""
+    if one == other or len(one) != len(other):
+        return False
+    left, right = one.encode(), other.encode()
+    differ = int.from_bytes(left) ^ int.from_bytes(right)
+    return len(left) == len(right) and differ.bit_count() == 1
+
+
+def _odd_words(found: MetadataEntry) -> str:
+    """Names of classes and attributes that are none, but for a bit."""
+    kept = vars(found)
+    for name in kept.keys() - set(_KNOWN):
+        if _is_like(name, _KNOWN):
+            return f"it has a part {shown(name[:200])}, which DCP does not"
+    for value in (kept.get("storage_meta"), *_of_properties(kept["state_dict_metadata"].values())):
+        if (
+            isinstance(value, Inert)
+            and value.name not in _CLASSES
+            and _is_like(value.name, _CLASSES)
+        ):
+            return f"it names {shown(value.name[:200])}, which there is not"
+    return ""
+
+
+def _of_properties(entries: Iterable[Any]) -> tuple[Any, ...]:
+    """What the first tensor's properties are: the others refer to the same words."""
+    for entry in entries:
+        properties = vars(entry).get("properties") if isinstance(entry, TensorEntry) else None
+        if isinstance(properties, PropertiesEntry):
+            state = vars(properties).get("state")
+            return state if isinstance(state, tuple) else ()
+    return ()
+
+
+def _is_like(name: str, known: Iterable[str]) -> bool:
+    return any(_one_off(name, word) for word in known)
