@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ import torch
 from sdc_guard.inject.formats import FORMATS, WordFormat
 
 _PIECE: Final = 1 << 20  # words at a time
+_SAMPLE: Final = 1 << 12  # changes of a piece, for the median
 _WORD: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PARTS: Final = ("sign", "exponent", "mantissa")
 
@@ -20,15 +22,20 @@ class BitDiff:
     """How two tensors of one dtype and shape differ.
 
     Attributes:
-        numel: words: elements, or twice as many of complex numbers.
-        changed: words that differ.
-        by_bit: place of a bit, 0 the lowest, to in how many words it differs.
+        numel: elements.
+        changed: elements that differ.
+        by_bit: place of a bit, 0 the lowest, to in how many words it differs. A word is an
+            element, or the real or imaginary part of a complex one.
         by_part: the same by part of a floating-point number: sign, exponent, mantissa; {} of
             integers.
-        largest: absolute change of a value that is finite in both; None where there is none.
-        index: of the first word that differs, counted row by row; None where none does.
-        before, after: its bits as an unsigned number.
+        largest: absolute change of a word whose value is finite in both; None where there is none.
+        typical: median of these changes, of a sample where there are many; None where there are
+            none.
+        index: of the first element that differs, counted row by row; None where none does.
+        last: of the last one.
+        before, after: bits of the first word that differs, as an unsigned number.
         before_value, after_value: its values, as text for NaN's sake.
+        half: "real" or "imaginary" where that word is half of a complex element, else "".
     """
 
     numel: int
@@ -36,11 +43,14 @@ class BitDiff:
     by_bit: dict[int, int] = field(default_factory=dict)
     by_part: dict[str, int] = field(default_factory=dict)
     largest: float | None = None
+    typical: float | None = None
     index: int | None = None
+    last: int | None = None
     before: int | None = None
     after: int | None = None
     before_value: str | None = None
     after_value: str | None = None
+    half: str = ""
 
     @property
     def bits(self) -> int:
@@ -58,6 +68,8 @@ class BitDiff:
                 "before_value": self.before_value,
                 "after_value": self.after_value,
             }
+            if self.half:
+                first["half"] = self.half
         return {
             "elements": self.numel,
             "changed": self.changed,
@@ -65,7 +77,9 @@ class BitDiff:
             "by_bit": {str(bit): count for bit, count in self.by_bit.items()},
             "by_part": self.by_part,
             "largest_change": self.largest,
+            "typical_change": self.typical,
             "first": first,
+            "last_index": self.last,
         }
 
 
@@ -73,34 +87,40 @@ def bit_diff(one: torch.Tensor, other: torch.Tensor) -> BitDiff:
     """How `other` differs from `one`.
 
     Args:
-        one, other: of one dtype and shape, on the CPU.
+        one, other: of one dtype and shape, on the CPU, with memory of their own.
     """
+    each = 2 if one.is_complex() else 1  # words of an element
     dtype = torch.view_as_real(one).dtype if one.is_complex() else one.dtype
     left, right = _words(one), _words(other)
     width = 8 * left.dtype.itemsize
-    changed, first = 0, None
+    changed, first, last = 0, None, None
     by_bit = [0] * width
     largest: float | None = None
+    samples = []
     for start in range(0, left.numel(), _PIECE):
         a, b = left[start : start + _PIECE], right[start : start + _PIECE]
         places = torch.nonzero(a != b).view(-1)
         if not places.numel():
             continue
-        changed += places.numel()
+        changed += places.numel() if each == 1 else torch.unique(places // each).numel()
         a, b = a[places], b[places]
         first = first or (start + int(places[0]), int(a[0]), int(b[0]))
+        last = (start + int(places[-1])) // each
         flips = a ^ b
         for bit in range(width):
             by_bit[bit] += int(torch.count_nonzero(flips & _bit(bit, width)))
-        largest = _larger(largest, _change(a, b, dtype))
+        if (changes := _changes(a, b, dtype)) is not None:
+            largest = max(largest or 0.0, float(changes.max()))
+            samples.append(changes[:: max(1, changes.numel() // _SAMPLE)])
     counts = {bit: count for bit, count in enumerate(by_bit) if count}
     if first is None:
-        return BitDiff(left.numel())
-    index, before, after = first
+        return BitDiff(one.numel())
+    word, before, after = first
     return BitDiff(
-        left.numel(), changed, counts, _by_part(counts, dtype), largest, index,
+        one.numel(), changed, counts, part_counts(counts, dtype), largest,
+        float(torch.cat(samples).median()) if samples else None, word // each, last,
         before % 2**width, after % 2**width, _value(before, left.dtype, dtype),
-        _value(after, left.dtype, dtype),
+        _value(after, left.dtype, dtype), "" if each == 1 else ("real", "imaginary")[word % 2],
     )  # fmt: skip
 
 
@@ -120,31 +140,40 @@ def _bit(place: int, width: int) -> int:
     return -(1 << place) if place == width - 1 and width > 8 else 1 << place
 
 
-def _by_part(counts: dict[int, int], dtype: torch.dtype) -> dict[str, int]:
-    number = _format(dtype).number
-    if number is None:
-        return {}
-    sign = _format(dtype).width - 1
+def part_counts(counts: Mapping[int, int], dtype: torch.dtype) -> dict[str, int]:
+    """Counts by bit, added up by part of a floating-point number; {} of other dtypes."""
     found = dict.fromkeys(_PARTS, 0)
     for bit, count in counts.items():
-        part = "mantissa" if bit < number.mantissa else "sign" if bit == sign else "exponent"
+        if (part := part_of(bit, dtype)) is None:
+            return {}
         found[part] += count
     return {part: count for part, count in found.items() if count}
 
 
-def _change(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> float | None:
+def part_of(bit: int, dtype: torch.dtype) -> str | None:
+    """Sign, exponent or mantissa: where a bit of a word lies; None of what is no such number.
+
+    Args:
+        bit: its place, 0 the lowest.
+        dtype: of the tensor, complex ones too.
+    """
+    word = _format(dtype)
+    if word.number is None:
+        return None
+    signed = word.number.mantissa > 0  # a format of powers of two alone has no sign
+    if signed and bit == word.width - 1:
+        return "sign"
+    return "mantissa" if bit < word.number.mantissa else "exponent"
+
+
+def _changes(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+    """Absolute changes of the values that are finite in both; None where there is none."""
     if _format(dtype).element is None or not (dtype.is_floating_point or dtype.itemsize < 8):
         return None
     values = [words.view(dtype).double() for words in (a, b)]
     change = (values[0] - values[1]).abs()
     change = change[torch.isfinite(change)]
-    return float(change.max()) if change.numel() else None
-
-
-def _larger(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return max(one, other)
+    return change if change.numel() else None
 
 
 def _value(word: int, words: torch.dtype, dtype: torch.dtype) -> str:

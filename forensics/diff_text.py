@@ -1,77 +1,175 @@
-"""What `sdc-bisect diff` prints."""
+"""What `sdc-bisect diff` prints of two checkpoints: what is wrong, the finding, the tensors."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
-from .bit_diff import BitDiff
-from .checkpoint_diff import TensorDiff
-from .three_checkpoints import ThreeWay
+from .bit_diff import BitDiff, part_of
+from .checkpoint_diff import TensorDiff, dtype_name
+from .diff_order import by_unusual
+from .diff_troubles import Trouble
+from .places import place_text
+from .state_kinds import KINDS
 
-_MOST = 40  # tensors that are printed; all of them are in the JSON output
-_MOST_BITS = 6
+MOST: Final = 12  # tensors that are printed without --all
+_MOST_BITS: Final = 6  # places of bits that are named one by one
+_MOST_NAMED: Final = 3
+_MOST_TROUBLES: Final = 6
+_OTHER_KINDS: Final = {
+    "unreadable": "cannot be read",
+    "not compared": "not compared",
+    "dtype": "of another dtype",
+    "shape": "of another shape",
+    "only in A": "only in A",
+    "only in B": "only in B",
+}
 
 
-def diff_lines(found: Sequence[TensorDiff]) -> list[str]:
-    """A line or two for each tensor that differs, those with the fewest changed elements first."""
-    different = [one for one in found if one.kind != "same"]
-    different.sort(key=lambda one: one.bits.changed if one.bits else 0)
-    lines = [line for one in different[:_MOST] for line in _lines(one)]
-    if len(different) > _MOST:
-        lines.append(f"... and {len(different) - _MOST:,} more tensors (--json has all)")
-    return [*lines, _summary(found)]
+def diff_lines(
+    found: Sequence[TensorDiff], troubles: Sequence[Trouble] = (), *, every: bool = False
+) -> list[str]:
+    """What the checkpoints themselves have wrong, how many tensors differ, and which.
+
+    Args:
+        found: every tensor.
+        troubles: of the checkpoints.
+        every: name all tensors; else those that look least like a training step, MOST of them.
+    """
+    lines = trouble_lines(troubles, every=every)
+    lines.append(_summary(found))
+    lines += _elsewhere(found, every)
+    return lines + _groups(found, every)
+
+
+def trouble_lines(troubles: Sequence[Trouble], *, every: bool = False) -> list[str]:
+    """A line for each of the first, and how many more there are."""
+    shown = troubles if every else troubles[:_MOST_TROUBLES]
+    lines = [one.line for one in shown]
+    if len(troubles) > len(shown):
+        letters = ", ".join(sorted({one.of for one in troubles[len(shown) :]}))
+        lines.append(f"and {len(troubles) - len(shown):,} more of that kind in {letters} (--all)")
+    return lines
 
 
 def _summary(found: Sequence[TensorDiff]) -> str:
+    """The finding, in a line."""
     counts = Counter(one.kind for one in found)
     if set(counts) <= {"same"}:
-        return f"no difference: {len(found):,} tensors are equal, bit for bit"
-    named = {"bits": "differ in bits", "same": "are equal", "dtype": "are of another dtype",
-             "shape": "are of another shape", "unreadable": "cannot be read"}  # fmt: skip
-    parts = [f"{count:,} {named.get(kind, kind)}" for kind, count in counts.items()]
-    return f"{len(found):,} tensors: {', '.join(parts)}"
+        return f"no difference: {_tensors(len(found))} equal, bit for bit"
+    changed = [one.bits for one in found if one.bits is not None]
+    others = [f"{counts[kind]:,} {text}" for kind, text in _OTHER_KINDS.items() if counts[kind]]
+    if not changed:
+        same = f"{counts['same']:,} equal, bit for bit"
+        return f"{_count(len(found), 'tensor')}: {', '.join([same, *others])}"
+    elements = sum(one.changed for one in changed)
+    bits = sum(one.bits for one in changed)
+    verb = "differs" if len(changed) == 1 else "differ"
+    text = (
+        f"{len(changed):,} of {_count(len(found), 'tensor')} {verb}: "
+        f"{_count(elements, 'element')}, {_count(bits, 'bit')}"
+    )
+    return "; ".join([text, *others])
+
+
+def _elsewhere(found: Sequence[TensorDiff], every: bool) -> list[str]:
+    """Tensors that are not compared bit by bit, a line for each reason."""
+    lines = []
+    for kind, text in _OTHER_KINDS.items():
+        here = [one for one in found if one.kind == kind]
+        shown = here if every else here[:_MOST_NAMED]
+        if not here:
+            continue
+        named = ", ".join(f"{one.name} ({one.text})" for one in shown)
+        lines.append(f"{text}: {named}{_more(len(here) - len(shown))}")
+    return lines
+
+
+def _groups(found: Sequence[TensorDiff], every: bool) -> list[str]:
+    different = by_unusual(found)
+    shown = {one.name for one in (different if every else different[:MOST])}
+    lines = []
+    for role in KINDS:
+        here = [one for one in different if one.role == role]
+        if not here:
+            continue
+        whole = sum(one.role == role and one.kind in ("bits", "same") for one in found)
+        verb = "differs" if len(here) == 1 else "differ"
+        lines.append(f"{role}: {len(here):,} of {whole:,} {verb}")
+        named = [one for one in here if one.name in shown]
+        lines += [line for one in named for line in _lines(one)]
+        if len(named) < len(here):
+            lines.append(f"  {_more(len(here) - len(named)).strip()}")
+    return lines
+
+
+def _more(count: int) -> str:
+    return f" and {count:,} more (--all)" if count > 0 else ""
 
 
 def _lines(one: TensorDiff) -> list[str]:
-    if one.bits is None:
-        return [f"{one.name}: {one.kind}: {one.text}"]
-    bits = one.bits
+    bits, dtype = one.bits, one.dtype
+    assert bits is not None
+    assert dtype is not None
+    largest = "" if bits.largest is None else f"; largest change {bits.largest:.3g}"
     lines = [
-        f"{one.name}: {bits.changed:,} of {bits.numel:,} elements, "
-        f"{bits.bits:,} {'bit' if bits.bits == 1 else 'bits'} ({_parts(bits)}){_largest(bits)}"
+        f"  {one.name} ({dtype_name(dtype)}): {_share(bits)}, "
+        f"{_count(bits.bits, 'bit')}: "
+        f"{_histogram(one, bits)}{largest}"
     ]
-    if bits.before is not None and bits.after is not None:
+    if bits.index is not None:
+        half = f", {bits.half} part" if bits.half else ""
         lines.append(
-            f"    first at {bits.index}: 0x{bits.before:x} -> 0x{bits.after:x} "
-            f"({bits.before_value} -> {bits.after_value})"
+            f"      first at {place_text(bits.index, one.shape)}{half}: "
+            f"0x{bits.before:x} -> 0x{bits.after:x} ({bits.before_value} -> {bits.after_value})"
+            f"{_extent(bits)}"
         )
     return lines
 
 
-def _largest(bits: BitDiff) -> str:
-    return "" if bits.largest is None else f", largest change {bits.largest:.3g}"
+def _share(bits: BitDiff) -> str:
+    whole = _count(bits.numel, "element")
+    return f"all {whole}" if bits.changed == bits.numel > 1 else f"{bits.changed:,} of {whole}"
 
 
-def _parts(bits: BitDiff) -> str:
-    parts = [f"{count:,} in the {part}" for part, count in bits.by_part.items()]
-    most = sorted(bits.by_bit.items(), key=lambda item: -item[1])[:_MOST_BITS]
-    places = ", ".join(f"{bit}" for bit, _ in sorted(most))
-    more = "" if len(bits.by_bit) <= _MOST_BITS else ", ..."
-    noun = "bit" if len(bits.by_bit) == 1 else "bits"
-    return ", ".join([*parts, f"{noun} {places}{more}"])
+def _extent(bits: BitDiff) -> str:
+    """Up to where it goes, where that is short of everything."""
+    assert bits.index is not None
+    assert bits.last is not None
+    if bits.changed in (1, bits.numel):
+        return ""
+    span = bits.last - bits.index + 1
+    return f"; up to {bits.last}" + (", each one in a row" if span == bits.changed else "")
 
 
-def three_lines(found: ThreeWay) -> list[str]:
-    """How many tensors differ in each interval, what jumped, and what that says."""
-    names = ("A and B", "B and C", "A and C")
-    lines = [
-        f"{name}: {share:.0%} of the tensors differ"
-        for name, share in zip(names, found.shares, strict=True)
-    ]
-    for name, one in list(found.jumps.items())[:_MOST]:
-        lines.append(
-            f"{name}: {one.returned:,} elements of B jumped and are back in C, {one.stayed:,} "
-            f"stayed (the first at {one.first})"
-        )
-    return [*lines, found.meaning]
+def _histogram(one: TensorDiff, bits: BitDiff) -> str:
+    """In how many words which bits differ: by place where they are few, else by part."""
+    assert one.dtype is not None
+    if len(bits.by_bit) <= _MOST_BITS:
+        return ", ".join(_at(place, count, one) for place, count in sorted(bits.by_bit.items()))
+    if not bits.by_part:
+        low, high = min(bits.by_bit), max(bits.by_bit)
+        return f"bits {low} to {high}"
+    parts = []
+    for part, count in bits.by_part.items():
+        places = [place for place in bits.by_bit if part_of(place, one.dtype) == part]
+        low, high = min(places), max(places)
+        where = f"bit {low}" if low == high else f"bits {low} to {high}"
+        parts.append(f"{count:,} in the {part} ({where})")
+    return ", ".join(parts)
+
+
+def _at(place: int, count: int, one: TensorDiff) -> str:
+    assert one.dtype is not None
+    part = part_of(place, one.dtype)
+    named = f"bit {place}" if part is None else f"bit {place} ({part})"
+    return named if count == 1 else f"{named} of {count:,}"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _tensors(count: int) -> str:
+    return f"{_count(count, 'tensor')} {'is' if count == 1 else 'are'}"

@@ -16,6 +16,7 @@ from .search.asked import Asked
 from .search.verdicts import transitions
 from .spacing import usual_distance
 from .span import Span
+from .two_findings import damaged_files, of_files, state_of, told_apart
 
 
 def outcome(
@@ -45,12 +46,16 @@ def outcome(
     watched = _watched(found, judgements)
     suspect = [checkpoint for checkpoint in part.candidates if checkpoint.status == "suspect"]
     changes = _transitions(found, steps, asked)
+    stored = told is not None and told.stored_bytes
+    damaged = () if asked.by_chance else damaged_files(steps, judgements)
+    state = state_of(steps, judgements, oracle) if stored and damaged else None
     evidence = [
         *_reasons(found, told, judgements, part),
+        *(told_apart(damaged, state) if state is not None else ()),
         *gap,
         *_skips(found, steps),
         *of_trust(part, steps),
-        *of_order(found, steps, claim, oracle, asked),
+        *(of_files(claim) if state else of_order(found, steps, claim, oracle, asked)),
         *of_transitions(changes),
         *of_chance(found, steps, asked),
         *of_watching(watched, low, high),
@@ -63,8 +68,8 @@ def outcome(
         exact=found.exact and not gap and sure and not rests_on_trust,
         proven=oracle.proves and high is not None and sure and not rests_on_trust,
         skipped=tuple(steps[place] for place in sorted({*found.untestable, *found.skipped})),
-        kind=STORED_BYTES if told is not None and told.stored_bytes else None,
-        verdict="undetermined" if told is not None and told.stored_bytes else None,
+        kind=STORED_BYTES if stored else None,
+        verdict="undetermined" if stored else None,
         evidence=tuple(evidence),
         unsettled=_unsettled(found, judgements),
         watched=watched,
@@ -77,6 +82,8 @@ def outcome(
         likely=tuple({"step": _step(steps, p), "probability": x} for p, x in found.likely),
         pass_rates=_pass_rates(found, steps, asked),
         stable=found.stable,
+        damaged_files=damaged,
+        state=state,
     )
     if not found.stable:
         return replace(
@@ -104,6 +111,7 @@ def _first_good(result: Result, found: Found) -> Result:
         proven=False,
         kind=None,
         verdict=None,
+        state=None,
     )
 
 

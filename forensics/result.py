@@ -8,6 +8,7 @@ from typing import Any
 from sdc_guard.errors import EXIT_RANGE_ONLY
 
 from .locate import LocatedTensor
+from .two_findings import State
 
 EXIT_CLEAN = 0
 EXIT_LOCATED = 1
@@ -57,6 +58,9 @@ class Result:
         first_good: whether the first clean one after corrupt ones was searched. Then `exact` and
             `claim` are about `first_clean`, and `last_clean` and `first_corrupt` are None.
         last_corrupt, first_clean: its bracket.
+        damaged_files: for run, steps of the checkpoints judged whose stored bytes are wrong.
+        state: for run, where `first_corrupt` is a damaged file, what is known of the training:
+            that is another finding.
     """
 
     command: str
@@ -86,6 +90,8 @@ class Result:
     first_good: bool = False
     last_corrupt: int | None = None
     first_clean: int | None = None
+    damaged_files: tuple[int, ...] = ()
+    state: State | None = None
 
     @classmethod
     def of_bracket(cls, stored: dict[str, Any]) -> Result:
@@ -106,6 +112,8 @@ class Result:
             claim=stored.get("claim"),
             monotone=stored.get("monotone"),
             trusted=tuple(stored.get("trusted", ())),
+            damaged_files=tuple(stored.get("damaged_files", ())),
+            state=State(**stored["state"]) if stored.get("state") else None,
         )
 
     @property
@@ -148,7 +156,10 @@ class Result:
             "monotone": self.monotone,
             "trusted": list(self.trusted),
             "stable": self.stable,
+            "damaged_files": list(self.damaged_files),
         }
+        if self.state is not None:
+            content["state"] = self.state.as_dict()
         if self.transitions is not None:
             content["transitions"] = list(self.transitions)
         if self.confidence is not None:

@@ -29,12 +29,22 @@ def scan_lines(found: Sequence[Scanned], *, values: bool = False) -> list[str]:
         values: whether those of the clean ones were looked at, too.
     """
     lines = [line for one in found for line in (scan_line(one), *_parts(one))] + summary(found)
-    if not values and any(one.status == "clean" for one in found):
-        lines.append(
-            "clean: the bytes that were written, or sealed; whether their values are sound, even "
-            "finite, was not looked at: --statistics does"
-        )
-    return lines
+    return lines + not_looked_at(found, values=values)
+
+
+def not_looked_at(found: Sequence[Scanned], *, values: bool) -> list[str]:
+    """What a clean checkpoint was not asked about, in a line; [] where its values were looked at.
+
+    Args:
+        found: by step.
+        values: whether those of the clean ones were looked at, too.
+    """
+    if values or not any(one.status == "clean" for one in found):
+        return []
+    return [
+        "clean: the bytes that were written, or sealed; whether their values are sound, even "
+        "finite, was not looked at: --statistics does"
+    ]
 
 
 def _not_evaluated(one: Scanned) -> list[str]:

@@ -9,6 +9,7 @@ from sdc_guard.errors import CheckpointUnreadable
 
 from .checkpoint import Checkpoint
 from .oracles.integrity import read_bytes
+from .seal_tensors import nan_in_words
 from .seals import seal_path, write_seal
 
 
@@ -60,4 +61,5 @@ def sealed(one: Checkpoint, again: bool = False) -> Sealed:
     except CheckpointUnreadable as error:
         return told(False, f"not sealed: {error.what}")
     count = len(seal.files)
-    return told(True, f"sealed {count} {'file' if count == 1 else 'files'} in {place.name}")
+    files = f"{count} {'file' if count == 1 else 'files'}"
+    return told(True, f"sealed {files} in {place.name}{nan_in_words(seal.digests)}")

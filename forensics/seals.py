@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +20,10 @@ from sdc_guard.store.atomic import publish_text
 
 from .checkpoint import Checkpoint
 from .content import Integrity
+from .seal_tensors import SealedTensor, sealed_tensors
 
-SCHEMA: Final = "sdc-bisect/seal/1"
+SCHEMA: Final = "sdc-bisect/seal/2"
+_WITHOUT_DIGESTS: Final = "sdc-bisect/seal/1"
 SUFFIX: Final = ".sdc-seal.json"
 _XXH3 = re.compile(r"[0-9a-f]{32}")
 _PIECE: Final = 4 << 20  # bytes read at once
@@ -36,12 +38,14 @@ class Seal:
         format: its name.
         files: path below the checkpoint's own, to size in bytes and xxh3-128 in hexadecimal.
         tensors: the names of those that the files hold.
+        digests: of those whose digest was taken; {} in seals of version 1.
     """
 
     step: int
     format: str
     files: Mapping[str, tuple[int, str]]
     tensors: tuple[str, ...]
+    digests: Mapping[str, SealedTensor] = field(default_factory=dict)
 
 
 def seal_path(checkpoint: Checkpoint) -> Path:
@@ -57,13 +61,15 @@ def write_seal(checkpoint: Checkpoint, tensors: tuple[str, ...]) -> Seal:
         UsageError: the seal cannot be written.
     """
     files = dict(_hashed(checkpoint.path))
-    seal = Seal(checkpoint.step, checkpoint.format, files, tensors)
+    digests = sealed_tensors(checkpoint)
+    seal = Seal(checkpoint.step, checkpoint.format, files, tensors, digests)
     content = {
         "schema": SCHEMA,
         "step": seal.step,
         "format": seal.format,
         "files": {name: list(entry) for name, entry in files.items()},
         "tensors": list(tensors),
+        "digests": {name: one.as_dict() for name, one in digests.items()},
     }
     place = seal_path(checkpoint)
     try:
@@ -94,7 +100,7 @@ def read_seal(checkpoint: Checkpoint) -> Seal | None:
 
 
 def _parsed(content: dict[str, Any]) -> Seal:
-    if content["schema"] != SCHEMA:
+    if content["schema"] not in (SCHEMA, _WITHOUT_DIGESTS):
         raise ValueError("of another version")
     files = {
         str(name): (_whole(size), str(value)) for name, (size, value) in content["files"].items()
@@ -102,7 +108,9 @@ def _parsed(content: dict[str, Any]) -> Seal:
     if not files or not all(_XXH3.fullmatch(value) for _, value in files.values()):
         raise ValueError("a checksum that is none")
     tensors = tuple(map(str, content["tensors"]))
-    return Seal(_whole(content["step"]), str(content["format"]), files, tensors)
+    stored = content["digests"] if content["schema"] == SCHEMA else {}
+    digests = {str(name): SealedTensor.of_dict(one) for name, one in stored.items()}
+    return Seal(_whole(content["step"]), str(content["format"]), files, tensors, digests)
 
 
 def _whole(value: object) -> int:

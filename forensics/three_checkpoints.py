@@ -9,41 +9,30 @@ one that jumps and stays went wrong within the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-import torch
+from sdc_guard.errors import CheckpointUnreadable
 
 from .aliases import same_names
-from .content import Content
+from .content import Content, StoredTensor
+from .diff_troubles import Trouble, odd_values
+from .jumps import Jumps, jumps_of
+from .nonfinite import nonfinite
 from .same_bits import same_bits
+from .state_kinds import KINDS, PARAMETERS, kind_of
 
 FEW: Final = 0.1  # of the tensors, at most: a fault and no training step
-# An element jumps if it moves this many times as far as the tensor's elements do as a rule: far
-# beyond any update, and what a flip of the exponent's highest bit does to a weight below 2.
-JUMP: Final = 1e3
-RETURN: Final = 0.1  # of a jump: so near to its old place, or to its new one, an element is there
-_PIECE: Final = 1 << 20  # elements at a time
 
 FILE_BAD: Final = "the middle file is damaged: what came after it was not made from it"
+PROVEN_BAD: Final = "the middle file is damaged: its bytes do not fit their checksums"
+ANOTHER_BAD: Final = (
+    "no answer about B: {} does not fit its checksums, and is nothing to compare with"
+)
 WITHIN_THE_RUN: Final = "the state went wrong within the run: the checkpoint after it has it, too"
 NOTHING: Final = "nothing that tells a damaged file from a training that goes on"
-
-
-@dataclass(frozen=True)
-class Jumps:
-    """Elements of one tensor that moved by far more than the others.
-
-    Attributes:
-        returned: those that are back, or nearly, in the third checkpoint.
-        stayed: those that are where they jumped to.
-        first: index of the first of them, counted row by row.
-    """
-
-    returned: int
-    stayed: int
-    first: int
+EQUAL: Final = "no difference: the three are equal, bit for bit"
 
 
 @dataclass(frozen=True)
@@ -51,49 +40,106 @@ class ThreeWay:
     """What three checkpoints say.
 
     Attributes:
-        shares: of the tensors of both that differ, between A and B, B and C, A and C.
-        jumps: by tensor.
+        shares: of the tensors of all three that differ, between A and B, B and C, A and C.
+        jumps: by tensor, those first that matter most: parameters, then moments.
         meaning: in words.
+        tensors: that all three have.
+        shapes: of those that have jumps.
+        apart: tensors that were not compared, with why.
+        odd: what is not finite.
     """
 
     shares: tuple[float, float, float]
     jumps: Mapping[str, Jumps]
     meaning: str
+    tensors: int = 0
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    apart: Mapping[str, str] = field(default_factory=dict)
+    odd: tuple[Trouble, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """In JSON output."""
         names = ("a_b", "b_c", "a_c")
         return {
             "differing": dict(zip(names, self.shares, strict=True)),
+            "tensors": self.tensors,
             "jumps": {
-                name: {"returned": one.returned, "stayed": one.stayed, "first": one.first}
+                name: {
+                    "returned": one.returned, "stayed": one.stayed, "first": one.first,
+                    "values": list(one.values),
+                }
                 for name, one in self.jumps.items()
             },
+            "not_compared": dict(self.apart),
             "meaning": self.meaning,
-        }
+        }  # fmt: skip
 
 
-def three_way(a: Content, b: Content, c: Content) -> ThreeWay:
+def three_way(a: Content, b: Content, c: Content, damaged: Collection[str] = ()) -> ThreeWay:
     """Compare three checkpoints, of which the middle one is in question.
 
-    Raises:
-        CheckpointUnreadable: a tensor cannot be read.
+    Args:
+        a, b, c: in their order.
+        damaged: letters of those whose bytes do not fit their checksums: that proves more than
+            any comparison.
     """
     a, b = same_names(a, b)
     b, c = same_names(b, c)
-    names = [name for name in b.tensors if name in a.tensors and name in c.tensors]
     differing = [0, 0, 0]
-    jumps = {}
-    for name in names:
-        one, two, three = (content.tensors[name].read() for content in (a, b, c))
+    jumps, shapes = {}, {}
+    odd: list[Trouble] = []
+    apart = _not_in_all(a, b, c)
+    whole = 0
+    for name in b.tensors:
+        stored = [_stored(content, name) for content in (a, b, c)]
+        if not all(stored):
+            continue
+        try:
+            one, two, three = (tensor.read() for tensor in stored if tensor is not None)
+        except CheckpointUnreadable as error:
+            apart[name] = error.what
+            continue
+        whole += 1
         pairs = ((one, two), (two, three), (one, three))
         for place, pair in enumerate(pairs):
             differing[place] += not same_bits(*pair)
-        if (found := jumps_of(one, two, three)) is not None:
-            jumps[name] = found
-    whole = max(1, len(names))
-    shares = (differing[0] / whole, differing[1] / whole, differing[2] / whole)
-    return ThreeWay(shares, jumps, meaning(shares, jumps.values()))
+        odd += odd_values("ABC", name, [nonfinite(tensor) for tensor in (one, two, three)])
+        moment = kind_of(name, two.dtype) != PARAMETERS
+        if (found := jumps_of(one, two, three, moment=moment)) is not None:
+            jumps[name], shapes[name] = found, tuple(two.shape)
+    most = max(1, whole)
+    shares = (differing[0] / most, differing[1] / most, differing[2] / most)
+    ordered = dict(sorted(jumps.items(), key=lambda item: KINDS.index(kind_of(item[0], None))))
+    means = _by_bytes(damaged) or meaning(shares, ordered.values())
+    odd.sort(key=lambda trouble: trouble.of)
+    return ThreeWay(shares, ordered, means, whole, shapes, apart, tuple(odd))
+
+
+def _stored(content: Content, name: str) -> StoredTensor | None:
+    return content.tensors.get(content.aliases.get(name, name))
+
+
+def _not_in_all(*contents: Content) -> dict[str, str]:
+    """Tensors that one or two of the three lack, or know by another name."""
+    names = dict.fromkeys(name for content in contents for name in content.tensors)
+    found = {}
+    for name in names:
+        held = [
+            letter
+            for letter, content in zip("ABC", contents, strict=True)
+            if _stored(content, name) is not None
+        ]
+        if len(held) < 3:
+            found[name] = f"only in {' and '.join(held)}"
+    return found
+
+
+def _by_bytes(damaged: Collection[str]) -> str | None:
+    """What checksums say of the files, which no comparison can refute."""
+    if "B" in damaged:
+        return PROVEN_BAD
+    others = " and ".join(sorted(damaged))
+    return ANOTHER_BAD.format(others) if others else None
 
 
 def meaning(shares: tuple[float, float, float], jumps: Iterable[Jumps]) -> str:
@@ -104,6 +150,8 @@ def meaning(shares: tuple[float, float, float], jumps: Iterable[Jumps]) -> str:
         jumps: of all tensors.
     """
     first, second, whole = shares
+    if not any(shares):
+        return EQUAL
     if first and second and not whole:
         return FILE_BAD
     if 0 < first <= FEW and not second:
@@ -113,50 +161,3 @@ def meaning(shares: tuple[float, float, float], jumps: Iterable[Jumps]) -> str:
     if returned > stayed:
         return FILE_BAD
     return WITHIN_THE_RUN if stayed else NOTHING
-
-
-def jumps_of(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Jumps | None:
-    """Elements that moved by far more than the others; None if none did.
-
-    Args:
-        a, b, c: the same tensor in the three checkpoints.
-    """
-    if not (a.dtype.is_floating_point and a.dtype == b.dtype == c.dtype):
-        return None
-    if not a.shape == b.shape == c.shape or a.numel() < 2:
-        return None
-    flat = [tensor.reshape(-1) for tensor in (a, b, c)]
-    usual = _usual_move(flat)
-    if not usual:
-        return None
-    returned = stayed = 0
-    first: int | None = None
-    for start in range(0, a.numel(), _PIECE):
-        x, y, z = (tensor[start : start + _PIECE].double() for tensor in flat)
-        jump = _distance(x, y)
-        far = jump > JUMP * usual
-        if not far.any():
-            continue
-        first = start + int(far.to(torch.uint8).argmax()) if first is None else first
-        returned += int((far & _is_near(_distance(x, z), jump)).sum())
-        stayed += int((far & _is_near(_distance(y, z), jump)).sum())
-    return None if first is None else Jumps(returned, stayed, first)
-
-
-def _is_near(distance: torch.Tensor, jump: torch.Tensor) -> torch.Tensor:
-    return torch.isfinite(distance) & (distance <= RETURN * jump)
-
-
-def _usual_move(flat: list[torch.Tensor]) -> float:
-    """Median of how far elements that move do so between two neighbours, of a sample."""
-    step = max(1, flat[0].numel() // _PIECE)
-    a, b, c = (tensor[::step].double() for tensor in flat)
-    moves = torch.minimum(_distance(a, b), _distance(b, c))
-    moves = moves[(moves > 0) & torch.isfinite(moves)]
-    return float(moves.median()) if moves.numel() else 0.0
-
-
-def _distance(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Absolute differences; of what is not finite in one alone, infinite."""
-    found = (one - other).abs()
-    return torch.where(one == other, 0.0, found.nan_to_num(nan=torch.inf))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from .two_findings import training_in_words
 from .watched import percent
 
 _JUDGES: Final = {
@@ -50,6 +51,8 @@ def _located(result: Mapping[str, Any], corrupt: int, between: str) -> str:
     if confidence is not None:
         certainty = f"with a probability of {percent(confidence)}, {certainty}"
     recorded = ", as far as recorded" if _partly(result) else ""
+    if result.get("state") is not None:
+        return _damaged(result, corrupt, between, recorded)
     if result["exact"]:
         one = f"Checkpoint {corrupt} is the first corrupt one"
         if result.get("claim") != "transition":
@@ -63,6 +66,22 @@ def _located(result: Mapping[str, Any], corrupt: int, between: str) -> str:
     else:
         what = f"The first corrupt one, if what is corrupt stays corrupt, is in {between}"
     return f"{what}; untestable: {skipped}; {certainty}."
+
+
+def _damaged(result: Mapping[str, Any], corrupt: int, between: str, recorded: str) -> str:
+    """A file that is not what was written, and apart from it what is known of the training."""
+    certainty = _certainty(result)
+    if result["exact"]:
+        file = (
+            f"Checkpoint {corrupt} is the first corrupt one by its file, which is damaged: bracket "
+            f"{between}, {certainty}; do not restore from it."
+        )
+    else:
+        file = (
+            f"The first damaged file is in {between}, that of checkpoint {corrupt} is one: do not "
+            f"restore from it; untestable: {_steps(result['skipped'])}; {certainty}."
+        )
+    return f"{file} {training_in_words(result['state'], corrupt, recorded)}"
 
 
 def _first_clean(result: Mapping[str, Any]) -> str:

@@ -65,7 +65,7 @@ def scan_command(path: Path, jobs: int, statistics: bool | None, as_json: bool) 
     from ..index import index
     from ..neighbours import bytes_of
     from ..passed_over import passed_over
-    from ..scan_text import scan_lines
+    from ..scan_text import not_looked_at, scan_lines
     from ..scanning import not_checkable, scanned
 
     found = index(path)
@@ -75,8 +75,9 @@ def scan_command(path: Path, jobs: int, statistics: bool | None, as_json: bool) 
     if as_json:
         rows = [one.as_dict() for one in answers]
         told = not_checkable(answers)
-        content = {"checkpoints": rows, "not_checkable": told, "remarks": remarks}
-        click.echo(json_text("sdc-bisect.scan", **content))
+        unseen = not_looked_at(answers, values=bool(statistics))
+        content = {"checkpoints": rows, "not_checkable": told, "not_looked_at": unseen}
+        click.echo(json_text("sdc-bisect.scan", **content, remarks=remarks))
     else:
         say(*scan_lines(answers, values=bool(statistics)), *remarks)
     sys.exit(_exit_code(answers))

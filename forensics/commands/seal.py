@@ -22,10 +22,12 @@ _GUARD = "sdc-guard"
 def seal_command(path: Path, again: bool, as_json: bool) -> None:
     """Write down what the files of each checkpoint in PATH are now, for `scan` to prove later.
 
-    Beside each checkpoint it leaves NAME.sdc-seal.json with the size and xxh3-128 of its files;
-    the files themselves are not touched. A seal says nothing of what happened before it was
-    written, and it shows accidents, not forgery. The archive of `guard.checkpoint` has manifests
-    already. What cannot be read, or is damaged by its own checksums, is not sealed.
+    Beside each checkpoint it leaves NAME.sdc-seal.json with the size and xxh3-128 of its files
+    and a digest of each tensor, so that a later scan names the tensors that changed; the files
+    themselves are not touched. Tensors with NaN are sealed and told. A seal says nothing of what
+    happened before it was written, and it shows accidents, not forgery. The archive of
+    `guard.checkpoint` has manifests already. What cannot be read, or is damaged by its own
+    checksums, is not sealed.
 
     \b
     Exit codes: 0 all are sealed, 2 usage, 5 something was not, or no checkpoint is there.

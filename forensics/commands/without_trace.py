@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from sdc_guard.errors import EXIT_RANGE_ONLY, UsageError
+from sdc_guard.errors import EXIT_RANGE_ONLY, ArchiveIncomplete, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,14 +86,39 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
         found = turns.before(judge, executor)
     if isinstance(found, Result):
         if found.first_corrupt is not None:
-            proven = turns.judged(judge, executor) if turns.others_judged(judge) else found
-            return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES, *names))
+            if turns.others_judged(judge):
+                proven = turns.judged(judge, executor)
+                return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES, *names))
+            answer = _with_values(found, turns, executor)
+            return replace(answer, evidence=(*answer.evidence, *names))
         said = ("the bytes of those judged fit their checksums", *names)
         found = Stage(judge.name, found.last_clean, None, said, found.skipped)
     stage = turns.over(found)
     suspected = turns.judged(StatisticsOracle(candidates), executor)
     answer = replace(suspected, evidence=(*suspected.evidence, *stage.said, _ONLY_VALUES))
     return _with_unread(answer, candidates, stage.skipped)
+
+
+def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
+    """A damaged file says nothing of the training: look at the values of the others, too.
+
+    Between ends that were given, or in the mirror, what is damaged is all that was asked for. The
+    session keeps nothing of it: its question is answered.
+    """
+    from ..bracket import find_bracket
+    from ..oracles.statistics import StatisticsOracle
+    from ..values_besides import with_values
+
+    candidates, asked = turns.search.candidates, turns.search.asked
+    if asked.good is not None or asked.bad is not None or asked.first_good:
+        return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES))
+    others = replace(asked, skip=tuple({*asked.skip, *proven.damaged_files}))
+    judge = StatisticsOracle(candidates)
+    try:
+        values = find_bracket(candidates, judge, None, turns.tell, others, executor)
+    except ArchiveIncomplete as error:
+        return replace(proven, evidence=(*proven.evidence, f"of values nothing: {error.what}"))
+    return with_values(proven, values)
 
 
 def _names_unproven(candidates: Sequence[Checkpoint]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from ..content import Integrity
 from ..readers.dcp_metadata import FILE as DCP_METADATA
 from ..readers.guard_archive import FORMAT as GUARD
 from ..readers.known import reader_of
+from ..seal_tensors import with_named_tensors
 from ..seals import compare_with_seal, seal_path, with_seal
 from .judgement import Judgement
 
@@ -89,6 +90,8 @@ def read_bytes(checkpoint: Checkpoint) -> Bytes:
         damaged = {name: f"{why}; {error.what}" for name, why in changed.changed.items()}
         changed = replace(changed, changed=damaged)
     found = with_seal(found, changed or compared)
+    if changed is not None:
+        found = with_named_tensors(checkpoint, found, changed.seal.digests)
     if no_seal:  # it proves nothing, and that is told
         place = seal_path(checkpoint).name
         unchecked = (*found.unchecked, place)

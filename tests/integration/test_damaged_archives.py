@@ -168,7 +168,7 @@ def test_tied_weights_are_equal_in_two_formats(tmp_path: Path) -> None:
     made.tied(tmp_path)
     answer = bisect("diff", tmp_path / "tied-1.safetensors", tmp_path / "tied-1.pt")
     assert answer.code == 0
-    assert answer.out == "no difference: 1 tensors are equal, bit for bit\n"
+    assert answer.out == "no difference: 1 tensor is equal, bit for bit\n"
 
 
 def test_a_file_that_is_no_checkpoint_is_told_so(tmp_path: Path) -> None:

@@ -204,6 +204,7 @@ def test_a_bit_of_a_stored_checkpoint_is_storage_and_not_the_training(
     assert judged.code == 0  # it loads
     bracket = bisect("run", folder, "--json")
     assert (bracket.json["last_clean"], bracket.json["first_corrupt"]) == (30, 40)
+    assert (bracket.json["damaged_files"], bracket.json["state"]["verdict"]) == ([40], "sound")
     flip_bit(weight, element, 19)  # the same change, made by the injector, to compare with
     answer = bisect("verify", folder, "--recorded", "--json")
     assert answer.code == 1, answer.err

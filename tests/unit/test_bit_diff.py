@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from forensics.archive_health import clock_troubles, file_system, is_local
-from forensics.bit_diff import bit_diff
-from forensics.checkpoint_diff import tensor_diffs
+from forensics.bit_diff import BitDiff, bit_diff
+from forensics.checkpoint_diff import TensorDiff, tensor_diffs
 from forensics.content import Content, StoredTensor
+from forensics.diff_order import by_unusual
 from forensics.index import index
+from forensics.jumps import jumps_of
+from forensics.nonfinite import NonFinite, nonfinite
 from forensics.oracles.integrity import IntegrityOracle
 from forensics.sealing import sealed
-from forensics.three_checkpoints import FILE_BAD, NOTHING, WITHIN_THE_RUN, jumps_of, three_way
+from forensics.state_kinds import FIRST, OTHER, PARAMETERS, SECOND, kind_of
+from forensics.three_checkpoints import FILE_BAD, NOTHING, WITHIN_THE_RUN, three_way
 
 
 def content(**tensors: torch.Tensor) -> Content:
@@ -126,7 +130,10 @@ def test_a_seal_proves_what_the_format_cannot(tmp_path: Path) -> None:
     path.write_bytes(damaged)
     judgement = IntegrityOracle().judge(one)
     assert (judgement.verdict, judgement.stored_bytes) == ("corrupt", True)
-    assert judgement.reason == "step-3.safetensors: not the bytes that were sealed"
+    assert judgement.reason == (
+        "step-3.safetensors: not the bytes that were sealed; "
+        "w: not the bits that were sealed (element 63, bits [8])"
+    )
     assert sealed(one).what == "sealed already: step-3.safetensors.sdc-seal.json"
     assert sealed(one, again=True).done
     assert IntegrityOracle().judge(one).verdict == "clean"
@@ -144,3 +151,98 @@ def test_what_a_doctor_tells(tmp_path: Path) -> None:
     assert file_system(Path("/home"), mounts) == "ext4"
     assert is_local("ext4")
     assert not is_local("nfs4")
+
+
+def test_elements_of_complex_numbers_are_counted_once() -> None:
+    one = torch.zeros(4, dtype=torch.complex64)
+    other = one.clone()
+    other[1] = 1 + 1j  # both words
+    other[3] = 2j
+    found = bit_diff(one, other)
+    assert (found.numel, found.changed, found.index, found.last) == (4, 2, 1, 3)
+    assert (found.half, found.by_part) == ("real", {"exponent": 7 + 7 + 1})
+    assert bit_diff(one, one + 3j).half == "imaginary"
+
+
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "parts"),
+    [
+        (torch.float8_e4m3fn, {2: "mantissa", 3: "exponent", 6: "exponent", 7: "sign"}),
+        (torch.float8_e5m2, {1: "mantissa", 2: "exponent", 7: "sign"}),
+        (torch.float8_e4m3fnuz, {2: "mantissa", 7: "sign"}),
+        (torch.float8_e8m0fnu, {0: "exponent", 7: "exponent"}),
+        (torch.int8, {7: None}),
+        (torch.uint16, {15: None}),
+        (torch.int64, {63: None, 0: None}),
+        (torch.bool, {0: None}),
+    ],
+)
+def test_bits_of_small_formats_and_of_integers(
+    dtype: torch.dtype, parts: dict[int, str | None]
+) -> None:
+    words = WORDS[dtype.itemsize]
+    one = torch.zeros(6, dtype=words).view(dtype)
+    for bit, part in parts.items():
+        other = one.clone()
+        mask = -(1 << bit) if bit == 8 * dtype.itemsize - 1 and dtype.itemsize > 1 else 1 << bit
+        other.view(words)[2] ^= mask
+        found = bit_diff(one, other)
+        assert (found.by_bit, found.index, found.changed) == ({bit: 1}, 2, 1)
+        assert found.by_part == ({} if part is None else {part: 1})
+        assert (found.before, found.after) == (0, 1 << bit)
+
+
+def test_the_typical_change_is_the_median() -> None:
+    one = torch.zeros(5, dtype=torch.float64)
+    found = bit_diff(one, torch.tensor([1.0, 2, 3, 4, 500], dtype=torch.float64))
+    assert (found.typical, found.largest, found.last) == (3.0, 500.0, 4)
+
+
+def test_nan_and_infinities_are_counted() -> None:
+    values = torch.tensor([1.0, torch.inf, 2.0, torch.nan, -torch.inf])
+    assert nonfinite(values) == NonFinite(1, 2, 1)
+    assert nonfinite(values.bfloat16()) == NonFinite(1, 2, 1)
+    assert nonfinite(torch.full((9,), 3e38)) == NonFinite()  # whose sum overflows
+    assert nonfinite(torch.tensor([0x7F, 0], dtype=torch.uint8).view(torch.float8_e4m3fn)).nan == 1
+    assert nonfinite(torch.tensor([1j, complex("nan")])) == NonFinite(1, 0, 1)
+    assert nonfinite(torch.ones(3, dtype=torch.int64)) == NonFinite()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("model.blocks.0.weight", PARAMETERS),
+        ("optimizer.state.3.exp_avg", FIRST),
+        ("optimizer.state.3.exp_avg_sq", SECOND),
+        ("optim.state.w.momentum_buffer", FIRST),
+        ("optimizer.state.3.step", OTHER),
+        ("model.bn.running_mean", OTHER),
+        ("rng", OTHER),
+    ],
+)
+def test_kinds_of_state_by_name(name: str, kind: str) -> None:
+    assert kind_of(name, torch.float32) == kind
+
+
+def test_what_jumps_and_goes_on_to_somewhere_else_says_nothing() -> None:
+    a, b, c = (torch.linspace(0, 1, 30) + 0.01 * i for i in range(3))
+    b[4], c[4] = 1e6, -5e6
+    assert jumps_of(a, b, c) is None
+
+
+def ranked(role: str, name: str, largest: float, typical: float = 1.0) -> TensorDiff:
+    bits = BitDiff(100, 100, {0: 100}, largest=largest, typical=typical)
+    return TensorDiff(name, "bits", bits=bits, role=role)
+
+
+def test_each_tensor_is_measured_by_its_own_kind() -> None:
+    # second moments: 2 to 6 decades as a rule; parameters four, but for one of five
+    moments = [ranked(SECOND, f"v{i}", 10.0**i) for i in (2, 3, 4, 5, 6)]
+    weights = [ranked(PARAMETERS, f"w{i}", 10.0**4) for i in range(5)]
+    odd = ranked(PARAMETERS, "odd", 10.0**5)
+    order = [one.name for one in by_unusual([*moments, *weights, odd])]
+    assert order[:2] == ["odd", "v6"]
+    assert order.index("w0") < order.index("v3")  # as its kind is, before what is below it

@@ -1,0 +1,151 @@
+"""The digests of a sealed checkpoint's tensors: which of them changed, and not only which file.
+
+A seal's checksums are of whole files. Beside them it keeps of each tensor dtype, shape and the
+digest that a guard's manifest has, too (see `sdc_guard.digest`): where a file is another one, the
+digests name the tensors, and of a single changed element the index and the bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sdc_guard.archive.compare import solve_change
+from sdc_guard.digest import Digest, digest_tensor
+from sdc_guard.errors import CheckpointUnreadable
+
+from .checkpoint import Checkpoint
+from .checkpoint_diff import dtype_name
+from .content import Content, Integrity, StoredTensor
+from .nonfinite import nonfinite
+from .readers.known import reader_of
+
+
+@dataclass(frozen=True)
+class SealedTensor:
+    """A tensor when its checkpoint was sealed.
+
+    Attributes:
+        dtype: its name, without "torch.".
+        shape: of the whole tensor.
+        digest: of its words.
+        nan: elements that were NaN.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    digest: Digest
+    nan: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """In a seal; digests in hexadecimal, because JSON readers lose digits beyond 2⁵³."""
+        numbers = [f"{value:016x}" for value in self.digest]
+        stored = {"dtype": self.dtype, "shape": list(self.shape), "digest": numbers}
+        return stored | ({"nan": self.nan} if self.nan else {})
+
+    @classmethod
+    def of_dict(cls, stored: Mapping[str, Any]) -> SealedTensor:
+        """From a seal.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is none.
+        """
+        h, s1, s2 = (int(value, 16) for value in stored["digest"])
+        if isinstance(stored["digest"], str) or not all(
+            0 <= value < 1 << 64 for value in (h, s1, s2)
+        ):
+            raise ValueError("no digest")
+        shape = tuple(int(size) for size in stored["shape"])
+        return cls(str(stored["dtype"]), shape, Digest(h, s1, s2), int(stored.get("nan", 0)))
+
+
+def sealed_tensors(checkpoint: Checkpoint) -> dict[str, SealedTensor]:
+    """Every tensor of a checkpoint as it is now, one after the other in memory.
+
+    What cannot be read has none: the checksum of its file is all that there is of it.
+
+    Raises:
+        CheckpointUnreadable: what the checkpoint holds cannot be told.
+    """
+    found = {}
+    for name, stored in reader_of(checkpoint.format).open(checkpoint).tensors.items():
+        try:
+            tensor = stored.read()
+        except CheckpointUnreadable:
+            continue
+        found[name] = SealedTensor(
+            dtype_name(stored.dtype),
+            tuple(stored.shape),
+            digest_tensor(tensor),
+            nonfinite(tensor).nan,
+        )
+    return found
+
+
+def nan_in_words(sealed: Mapping[str, SealedTensor]) -> str:
+    """That what was sealed held NaN: its bytes are kept, and its values are not sound; or ""."""
+    odd = [name for name, one in sealed.items() if one.nan]
+    if not odd:
+        return ""
+    more = f" and {len(odd) - 1:,} more" if len(odd) > 1 else ""
+    return f"; its values are not sound: NaN in {odd[0]}{more}"
+
+
+def with_named_tensors(
+    checkpoint: Checkpoint, found: Integrity, sealed: Mapping[str, SealedTensor]
+) -> Integrity:
+    """What reading a checkpoint showed, with the tensors that changed since it was sealed.
+
+    Args:
+        checkpoint: one with a seal, of which a file is not what was sealed.
+        found: what was found of it.
+        sealed: its tensors when it was sealed; {} in a seal of version 1.
+    """
+    if not sealed or not found.damaged:
+        return found
+    try:
+        content = reader_of(checkpoint.format).open(checkpoint)
+    except (CheckpointUnreadable, OSError):
+        return found  # that it cannot be read is told already
+    changed = {
+        name: why
+        for name, one in sealed.items()
+        if name not in found.damaged and (why := _changed(_now(content, name), one))
+    }
+    changed |= {
+        name: "not in it when it was sealed"
+        for name in content.tensors
+        if name not in sealed and name not in found.damaged
+    }
+    damaged = {**found.damaged, **changed}
+    if not changed and not any(name in content.tensors for name in damaged):
+        none = "no tensor in it changed: names, sizes, numbers or what nothing refers to"
+        damaged = {name: f"{why}; {none}" for name, why in damaged.items()}
+    intact = tuple(name for name in sealed if name not in damaged)
+    unchecked = tuple(name for name in found.unchecked if name not in {*intact, *damaged})
+    return replace(found, damaged=damaged, intact=intact, unchecked=unchecked)
+
+
+def _now(content: Content, name: str) -> StoredTensor | None:
+    return content.tensors.get(content.aliases.get(name, name))
+
+
+def _changed(now: StoredTensor | None, sealed: SealedTensor) -> str:
+    """How a tensor is not what was sealed; "" if it is."""
+    if now is None:
+        return "not in the file, and it was when it was sealed"
+    kind, shape = dtype_name(now.dtype), tuple(now.shape)
+    if (kind, shape) != (sealed.dtype, sealed.shape):
+        was = f"{sealed.dtype} {list(sealed.shape)}"
+        return f"{kind} {list(shape)}, and {was} when it was sealed"
+    try:
+        tensor = now.read()
+    except CheckpointUnreadable as error:
+        return error.what
+    digest = digest_tensor(tensor)
+    if digest == sealed.digest:
+        return ""
+    change = solve_change(tensor, sealed.digest, digest)
+    where = "" if change is None else f" (element {change.index}, bits {change.bits})"
+    return f"not the bits that were sealed{where}"
