@@ -17,6 +17,7 @@ from sdc_guard.lake.location import is_lake
 from .commands.diff import diff_command
 from .commands.doctor import doctor_command
 from .commands.opening import opened
+from .commands.place import PLACE
 from .commands.run import run_command
 from .commands.scan import scan_command
 from .commands.seal import seal_command
@@ -72,7 +73,7 @@ for command in (
 
 
 @main.command("index")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PLACE)
 @json_option
 def index_command(path: Path, as_json: bool) -> None:
     """List the checkpoints in PATH by step, with their status.

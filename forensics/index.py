@@ -9,6 +9,7 @@ from sdc_guard.errors import ArchiveIncomplete, RunNotFound
 
 from .checkpoint import UNKNOWN_ATTEMPT, Checkpoint
 from .gathered import gathered
+from .locations import look_up
 from .neighbours import with_size_hints
 from .readers.foreign_file import ENOUGH, lfs_pointer, other_kind
 from .readers.known import READERS
@@ -26,7 +27,7 @@ def index(path: Path) -> list[Checkpoint]:
         RunNotFound: no such path.
         ArchiveIncomplete: no checkpoint below it.
     """
-    if not path.exists():
+    if not look_up(path):
         raise RunNotFound(
             "no such folder", where=str(path), next_step="give a run's or an archive's folder"
         )

@@ -11,14 +11,16 @@ import click
 from sdc_guard.commands.group import json_option, json_text
 from sdc_guard.errors import UsageError
 
+from .place import PLACE
+
 if TYPE_CHECKING:
     from ..content import Content
 
 
 @click.command("diff")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
-@click.argument("c", type=click.Path(path_type=Path), required=False)
+@click.argument("a", type=PLACE)
+@click.argument("b", type=PLACE)
+@click.argument("c", type=PLACE, required=False)
 @json_option
 def diff_command(a: Path, b: Path, c: Path | None, as_json: bool) -> None:
     """Compare checkpoints A and B bit by bit, tensor by tensor, whatever their formats.

@@ -8,9 +8,12 @@ import click
 
 from sdc_guard.commands.group import json_option, json_text
 
+from ..locations import is_url
+from .place import PLACE
+
 
 @click.command("doctor")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PLACE)
 @json_option
 def doctor_command(path: Path, as_json: bool) -> None:
     """Say what can be read in PATH, and what may stand in the way.
@@ -31,7 +34,10 @@ def doctor_command(path: Path, as_json: bool) -> None:
 
     found = index(path)
     kind = file_system(path)
-    warnings = [*clock_troubles(found), *permission_troubles(found)]
+    # behind a URL times are those of the copying, and to read is the only permission that counts
+    warnings = (
+        [*clock_troubles(found), *permission_troubles(found)] if not is_url(str(path)) else []
+    )
     if kind and not is_local(kind):
         warnings.append(f"on {kind}, which may not be this machine's own: reading may be slow")
     told = {"formats": formats(found), "file_system": kind, "missing": missing_packages()}

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Who judges; auto is the trace, or without one integrity and then statistics.",
 )
+@click.option(
+    "--pass-urls", is_flag=True, help="Of an archive behind a URL {ckpt} is the URL, not a copy."
+)
 @search_options
 @attempt_option
 @session_option
@@ -52,6 +55,7 @@ def run_command(
     run: Path,
     command: tuple[str, ...],
     oracle: str,
+    pass_urls: bool,
     attempt: int | None,
     named: Path | None,
     as_json: bool,
@@ -81,6 +85,9 @@ def run_command(
     corrupt one with the --confidence asked for. One that says the same of a checkpoint each time
     is not asked twice, and the answer is a range, mostly. A judge that fails by chance at corrupt
     checkpoints, and never at clean ones: --repeat N.
+
+    RUN may be a URL, s3://BUCKET/FOLDER. {ckpt} is then a copy on this machine, in $TMPDIR, which
+    is removed after the command.
 
     `exact` in the JSON output says that the first corrupt checkpoint is known, with none
     missing or untestable before it; `claim` is "first" or, where others before it were not
@@ -115,7 +122,9 @@ def run_command(
             reader = stack.enter_context(opened(run, attempt))
         candidates = index(run) if reader is None else of_lineage(reader, attempt)
         if command:
-            judge = CommandOracle(command, skip_crashes=asked.by_chance, cost=typed.cost)
+            judge = CommandOracle(
+                command, skip_crashes=asked.by_chance, cost=typed.cost, pass_urls=pass_urls
+            )
         elif reader is None:
             judge = judge_of(oracle, candidates, asked)
         else:

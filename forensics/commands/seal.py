@@ -10,11 +10,14 @@ import click
 from sdc_guard.commands.group import json_option, json_text
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE
 
+from ..locations import only_local
+from .place import PLACE
+
 _GUARD = "sdc-guard"
 
 
 @click.command("seal")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PLACE)
 @click.option("--again", is_flag=True, help="Replace seals that are there already.")
 @json_option
 def seal_command(path: Path, again: bool, as_json: bool) -> None:
@@ -35,6 +38,11 @@ def seal_command(path: Path, again: bool, as_json: bool) -> None:
     from ..index import index
     from ..sealing import sealed
 
+    only_local(
+        path,
+        "a seal is written beside the files, and nothing is written",
+        "seal the checkpoints before they are copied there: the seals are read there, too",
+    )
     rows = [sealed(one, again) for one in index(path) if one.format != _GUARD]
     if as_json:
         click.echo(json_text("sdc-bisect.seal", checkpoints=[row.as_dict() for row in rows]))
