@@ -15,10 +15,11 @@ from .remote.store import Store
 
 _URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
 _CREDENTIALS: Final = re.compile(r"([^/@]*)@(.*)", re.DOTALL)
+_CHAINED: Final = re.compile(r"[a-z]+::[a-z0-9]+://")
 _LAKE: Final = "ducklake:"
 _S3: Final = ("s3", "s3a")
-# seconds and tries: what does not answer within half a minute is told, and tried again by hand
-_PATIENCE: Final = {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 2}}
+# seconds, and tries after the first: what does not answer within half a minute is told
+_PATIENCE: Final = {"connect_timeout": 5, "read_timeout": 10, "retries": {"max_attempts": 1}}
 
 
 def is_url(text: str) -> bool:
@@ -41,6 +42,12 @@ def location(text: str) -> Path:
     Raises:
         UsageError: a URL that cannot be right, or whose package is not installed.
     """
+    if _CHAINED.match(text):
+        raise UsageError(
+            "a chain of file systems is not read",
+            where=text.rpartition("@")[2],
+            next_step="give the URL of the last one alone",
+        )
     match = None if text.startswith(_LAKE) else _URL.fullmatch(text)
     if match is None:
         return Path(text)
@@ -104,6 +111,8 @@ def _file_system(protocol: str, url: str, options: dict[str, Any]) -> Any:
     except Exception as error:  # noqa: BLE001 - because each file system connects and checks in its own way
         told = translated(error, url)
     else:
+        if protocol in _S3:
+            fs.retries = 1  # s3fs would try each of those tries five times
         fs.invalidate_cache()  # of a command before, in the same process
         return fs
     raise told

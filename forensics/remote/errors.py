@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from sdc_guard.errors import ArchiveUnreachable, SdcGuardError, UsageError
@@ -21,8 +22,9 @@ _NO_KEY: Final = frozenset({
 })  # fmt: skip
 _REFUSED: Final = re.compile(
     r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|Forbidden|Unauthorized|AuthFailure"
-    r"|\b40[13]\b"
+    r"|\(40[13]\)"
 )
+_DEEPEST: Final = 5
 DENIED: Final = "permission denied, or a wrong key"
 
 
@@ -35,25 +37,45 @@ def translated(error: Exception, where: str) -> OSError | SdcGuardError:
     """
     if isinstance(error, SdcGuardError):
         return error
-    names = {kind.__name__ for kind in type(error).__mro__}
+    chain = list(_chain(error))
+    names = {kind.__name__ for one in chain for kind in type(one).__mro__}
     if names & _NO_KEY:
         return UsageError(
             "no credentials for the store",
             where=where,
             next_step="give them as its own tools take them: AWS_ACCESS_KEY_ID, a profile, a role",
         )
+    # first, because of HTTP every failure ends as a file that is not found
+    refused = any(getattr(one, "status", 0) in (401, 403) for one in chain)
+    if refused or isinstance(error, PermissionError) or _REFUSED.search(str(error)):
+        return PermissionError(errno.EACCES, DENIED, where)
+    if names & _UNREACHABLE:
+        return ArchiveUnreachable(
+            f"the store cannot be reached ({_named(chain)})",
+            where=where,
+            next_step="is the address right and the network there? then run it again",
+        )
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, "no such file", where)
     if isinstance(error, NotADirectoryError):
         return NotADirectoryError(errno.ENOTDIR, "not a folder", where)
-    if isinstance(error, PermissionError) or _REFUSED.search(str(error)):
-        return PermissionError(errno.EACCES, DENIED, where)
-    if names & _UNREACHABLE:
-        return ArchiveUnreachable(
-            f"the store cannot be reached ({type(error).__name__})",
-            where=where,
-            next_step="is the address right and the network there? then run it again",
-        )
     known = isinstance(error, OSError) and error.errno not in (None, errno.EIO)
     what = errno.errorcode.get(getattr(error, "errno", 0) or 0, "") if known else ""
     return OSError(errno.EIO, f"the store answers with {what or type(error).__name__}", where)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it was raised from."""
+    for _ in range(_DEEPEST):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _named(chain: list[BaseException]) -> str:
+    """The name of the first error of a chain that says that nobody answers."""
+    for one in chain:
+        if {kind.__name__ for kind in type(one).__mro__} & _UNREACHABLE:
+            return type(one).__name__
+    return type(chain[0]).__name__
