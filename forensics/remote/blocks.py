@@ -57,7 +57,7 @@ class Blocks:
         stop = min(last, wanted[0] + max(len(wanted), self._ahead(file, wanted)))
         content = fetch(wanted[0] * BLOCK, min(size, stop * BLOCK))
         found = {
-            place: content[(place - wanted[0]) * BLOCK :][:BLOCK]
+            place: content[(place - wanted[0]) * BLOCK : (place - wanted[0] + 1) * BLOCK]
             for place in range(wanted[0], stop)
         }
         self._put(file, found.items())

@@ -6,6 +6,8 @@ import io
 
 from .store import Store
 
+_MOST = 1 << 23  # bytes of a read, which is in memory twice meanwhile
+
 
 class RemoteFile(io.RawIOBase):
     """A file of a store. Only what is read is fetched.
@@ -37,7 +39,7 @@ class RemoteFile(io.RawIOBase):
         return at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override] # a Buffer, by typeshed
-        target = memoryview(buffer).cast("B")
+        target = memoryview(buffer).cast("B")[:_MOST]  # a buffered reader asks for the rest
         end = self._at + len(target)
         content = self._store.read(self._name, self._size, self._at, end)
         target[: len(content)] = content

@@ -70,7 +70,7 @@ def test_a_command_is_given_a_copy_for_its_time(url: str, state: Path, tmp_path:
     done = bisect("run", url, "--json", "--", sys.executable, "-c", check, "{ckpt}", "{step}")
     assert (done.json["last_clean"], done.json["first_corrupt"]) == (300, 400)
     assert list((tmp_path / "copies").iterdir()) == []
-    assert [one.name for one in state.iterdir()][0].startswith("s3-bucket-archive-")
+    assert all(one.name.startswith("s3-bucket-archive-") for one in state.iterdir())
 
 
 def test_a_command_is_given_the_url_where_that_is_asked_for(url: str, tmp_path: Path) -> None:
@@ -131,9 +131,8 @@ REFUSED = (
 
 @pytest.mark.parametrize(("arguments", "line"), REFUSED, ids=[row[1] for row in REFUSED])
 def test_what_cannot_be_is_told_in_a_line(arguments: tuple[str, ...], line: str, url: str) -> None:
-    if arguments[1].startswith("gs:"):
-        if find_spec("gcsfs") is not None:
-            pytest.skip("because gs:// can be read where its package is installed")
+    if arguments[1].startswith("gs:") and find_spec("gcsfs") is not None:
+        pytest.skip("because gs:// can be read where its package is installed")
     done = bisect(*(one.replace("{url}", url) for one in arguments))
     assert done.code == 2
     (said,) = done.err.splitlines()
