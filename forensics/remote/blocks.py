@@ -29,6 +29,7 @@ class Blocks:
         self._size = 0
         self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._next: dict[str, tuple[int, int]] = {}  # block that would go on, and how many at once
+        self._fetching: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def read(self, file: str, size: int, first: int, end: int, fetch: Fetch) -> bytes:
@@ -44,10 +45,13 @@ class Blocks:
         if first >= end:
             return b""
         wanted = range(first // BLOCK, (end - 1) // BLOCK + 1)
-        have = {place: self._get(file, place) for place in wanted}
-        missing = [place for place, content in have.items() if content is None]
-        if missing:
-            have |= self._fetched(file, size, range(missing[0], missing[-1] + 1), fetch)
+        have = self._having(file, wanted)
+        if None in have.values():
+            with self._of(file):  # who reads beside us may be fetching the same
+                have = self._having(file, wanted)
+                missing = [place for place, content in have.items() if content is None]
+                if missing:
+                    have |= self._fetched(file, size, range(missing[0], missing[-1] + 1), fetch)
         whole = b"".join(have[place] or b"" for place in wanted)
         start = wanted[0] * BLOCK
         return whole[first - start : end - start]
@@ -55,6 +59,9 @@ class Blocks:
     def _fetched(self, file: str, size: int, wanted: range, fetch: Fetch) -> dict[int, bytes]:
         last = (size - 1) // BLOCK + 1
         stop = min(last, wanted[0] + max(len(wanted), self._ahead(file, wanted)))
+        with self._lock:  # not beyond what is there already
+            there = (at for at in range(wanted[-1] + 1, stop) if (file, at) in self._blocks)
+            stop = next(there, stop)
         content = fetch(wanted[0] * BLOCK, min(size, stop * BLOCK))
         found = {
             place: content[(place - wanted[0]) * BLOCK : (place - wanted[0] + 1) * BLOCK]
@@ -64,6 +71,13 @@ class Blocks:
         with self._lock:
             self._next[file] = (stop, stop - wanted[0])
         return found
+
+    def _of(self, file: str) -> threading.Lock:
+        with self._lock:
+            return self._fetching.setdefault(file, threading.Lock())
+
+    def _having(self, file: str, wanted: range) -> dict[int, bytes | None]:
+        return {place: self._get(file, place) for place in wanted}
 
     def _ahead(self, file: str, wanted: range) -> int:
         with self._lock:
