@@ -101,7 +101,9 @@ def test_index_fetches_little_and_scan_each_byte_once(
     # the old format says how long each tensor is right before it: a block each
     assert path.store.fetched < (0.2 if format == "torch-legacy" else 0.05) * size
     assert all(one.readable for one in scanned(found, 2))
-    assert 0.99 * size < path.store.fetched < 1.01 * size
+    # likewise: what lies around blocks that are there is fetched in one piece with them
+    most = 1.2 if format == "torch-legacy" else 1.01
+    assert 0.99 * size < path.store.fetched < most * size
 
 
 def test_a_store_whose_objects_change_in_size_is_told(bucket: Bucket, tmp_path: Path) -> None:
