@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from .checkpoint import Checkpoint
+from .remote.path import RemotePath
 
 _MOUNTS: Final = Path("/proc/mounts")
 _LOCAL: Final = (
@@ -43,6 +44,8 @@ def file_system(path: Path, mounts: str | None = None) -> str:
         path: of a file or folder.
         mounts: the lines of /proc/mounts; read from there by default.
     """
+    if isinstance(path, RemotePath):
+        return f"{path.store.protocol} (a URL)"
     try:
         lines = (mounts if mounts is not None else _MOUNTS.read_text("utf-8")).splitlines()
     except OSError:

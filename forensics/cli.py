@@ -15,6 +15,7 @@ from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE
 
 from .commands.diff import diff_command
 from .commands.doctor import doctor_command
+from .commands.place import PLACE
 from .commands.report import report_command
 from .commands.run import run_command
 from .commands.scan import scan_command
@@ -74,7 +75,7 @@ for command in (
 
 
 @main.command("index")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PLACE)
 @json_option
 def index_command(path: Path, as_json: bool) -> None:
     """List the checkpoints in PATH by step, with their status.

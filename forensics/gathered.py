@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .checkpoint import Checkpoint
+from .locations import still_there
 from .readers.reader import Reader
 
 
@@ -30,6 +31,7 @@ def gathered(path: Path, readers: Sequence[Reader]) -> list[Checkpoint]:
                 continue
             found.append(one)
         taken |= {one.path for one in found}
+    still_there(path)
     return found
 
 

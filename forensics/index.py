@@ -10,6 +10,7 @@ from sdc_guard.errors import ArchiveIncomplete, RunNotFound, no_permission
 
 from .checkpoint import UNKNOWN_ATTEMPT, Checkpoint
 from .gathered import gathered
+from .locations import is_local, look_up
 from .neighbours import with_size_hints
 from .passed_over import passed_over, what_is
 from .readers import guard_archive
@@ -39,18 +40,24 @@ def index(path: Path) -> list[Checkpoint]:
 
 
 def _must_be_there(path: Path) -> None:
+    if not is_local(path):
+        if not look_up(path):
+            raise _nothing_there(path, "no such folder")
+        return
     try:
         path.stat()
     except PermissionError:
         raise no_permission(path) from None
     except (OSError, ValueError):  # no such path, or one that can be none
-        raise RunNotFound(
-            "a link to nothing" if path.is_symlink() else "no such folder",
-            where=str(path),
-            next_step="give a run's or an archive's folder",
-        ) from None
+        what = "a link to nothing" if path.is_symlink() else "no such folder"
+        raise _nothing_there(path, what) from None
     if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
         raise no_permission(path)
+
+
+def _nothing_there(path: Path, what: str) -> RunNotFound:
+    next_step = "give a run's or an archive's folder"
+    return RunNotFound(what, where=str(path), next_step=next_step)
 
 
 def _order(one: Checkpoint) -> tuple[int, int, str]:

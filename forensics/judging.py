@@ -13,6 +13,7 @@ from sdc_guard.errors import CommandFailed, Interrupted, SdcGuardError
 from .checkpoint import Checkpoint
 from .executors.executor import Executor, WorkerLost
 from .journal import Recorder
+from .locations import still_there
 from .oracles.judgement import Judgement, Oracle
 from .progress import left_line
 from .search import Found, Verdict
@@ -29,6 +30,7 @@ class Timed:
     def __call__(self, place: int) -> tuple[Judgement, float]:
         start = time.monotonic()
         judgement = self.oracle.judge(self.candidates[place])
+        still_there(self.candidates[place].path)
         return judgement, time.monotonic() - start
 
 

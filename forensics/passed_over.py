@@ -14,6 +14,7 @@ from typing import Final
 from sdc_guard.shown import shown
 
 from .checkpoint import Checkpoint
+from .locations import is_local
 
 _FILES: Final = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".safetensors", ".distcp")
 _NAMED: Final = 2  # of each kind
@@ -44,7 +45,7 @@ def passed_over(path: Path, found: Sequence[Checkpoint]) -> list[str]:
         found: the checkpoints there.
     """
     taken = {place for one in found for place in (one.path, *one.path.parents)}
-    if any(one.path == path for one in found):
+    if not is_local(path) or any(one.path == path for one in found):
         return []
     kinds: dict[str, list[str]] = {}
     for folder in (path, path / "archive"):
@@ -55,7 +56,7 @@ def passed_over(path: Path, found: Sequence[Checkpoint]) -> list[str]:
 
 def what_is(path: Path) -> str:
     """What a path is where it cannot be a checkpoint, as "a pipe"; "" where it can be."""
-    kind = _kind(path)
+    kind = _kind(path) if is_local(path) else ""
     if not kind or kind == _CLOSED:
         return ""
     return f"{'an' if kind == _EMPTY else 'a'} {kind}"

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from .checkpoint import Checkpoint, Status
 from .executors.local import Local
+from .locations import still_there
 from .oracles.consistency import ConsistencyOracle
 from .oracles.integrity import Bytes, read_bytes
 from .oracles.judgement import Judgement, Oracle
@@ -92,6 +93,7 @@ def scanned(
             suspecting.append(values)
         answer = _joined(one, read, [oracle.judge(one) for oracle in _if_read(read, suspecting)])
         content = near.content(one)
+        still_there(one.path)
         return (
             answer if isinstance(content, str) else replace(answer, foreign=dict(content.foreign))
         )

@@ -90,6 +90,10 @@ class ArchiveIncomplete(SdcGuardError):
     exit_code = EXIT_ARCHIVE_INCOMPLETE
 
 
+class ArchiveUnreachable(ArchiveIncomplete):
+    """An archive behind a URL whose store does not answer, or stopped answering: try again."""
+
+
 class CommandFailed(SdcGuardError):
     """A command of the user's (a resume, an oracle) that failed by itself: no evidence."""
 

@@ -11,15 +11,17 @@ import click
 from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import UsageError
 
+from .place import PLACE
+
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoint
     from ..content import Content
 
 
 @click.command("diff")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
-@click.argument("c", type=click.Path(path_type=Path), required=False)
+@click.argument("a", type=PLACE)
+@click.argument("b", type=PLACE)
+@click.argument("c", type=PLACE, required=False)
 @click.option("--all", "every", is_flag=True, help="Name every tensor that differs.")
 @json_option
 def diff_command(a: Path, b: Path, c: Path | None, every: bool, as_json: bool) -> None:

@@ -8,9 +8,12 @@ import click
 
 from sdc_guard.commands.group import json_option, json_text, say
 
+from ..locations import is_url
+from .place import PLACE
+
 
 @click.command("doctor")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PLACE)
 @json_option
 def doctor_command(path: Path, as_json: bool) -> None:
     """Say what can be read in PATH, and what may stand in the way.
@@ -41,7 +44,10 @@ def doctor_command(path: Path, as_json: bool) -> None:
 
     found = index(path)
     kind = file_system(path)
-    warnings = [*clock_troubles(found), *permission_troubles(found), *passed_over(path, found)]
+    warnings: list[str] = []
+    if not is_url(str(path)):
+        # behind one times are those of the copying, and to read is the only permission that counts
+        warnings = [*clock_troubles(found), *permission_troubles(found), *passed_over(path, found)]
     if kind and not is_local(kind):
         warnings.append(f"on {kind}, which may not be this machine's own: reading may be slow")
     told = {"formats": formats(found), "file_system": kind, "missing": missing_packages()}

@@ -11,6 +11,9 @@ from sdc_guard.commands.group import say
 from sdc_guard.errors import UsageError
 from sdc_guard.lake.location import is_lake, without_password
 
+from ..locations import is_url, location
+from .place import PLACE
+
 if TYPE_CHECKING:
     from sdc_guard.store.trace_reader import TraceReader
 
@@ -27,7 +30,7 @@ def _folder(_: click.Context, __: click.Parameter, value: Path) -> Path:
     return value
 
 
-run_argument = click.argument("run", type=click.Path(path_type=Path), callback=_folder)
+run_argument = click.argument("run", type=PLACE, callback=_folder)
 command_argument = click.argument("command", nargs=-1, type=click.UNPROCESSED)
 attempt_option = click.option(
     "--attempt", type=int, help="Look at the run as it was during this attempt (newest)."
@@ -37,6 +40,13 @@ attempt_option = click.option(
 def opened(run: str | Path, attempt: int | None) -> TraceReader:
     """A reader of a run's trace; what is damaged is told."""
     from sdc_guard.store.opening import open_run
+
+    if is_url(str(run)):
+        raise UsageError(
+            "a run's trace is not read behind a URL",
+            where=str(location(str(run))),
+            next_step="copy the run, or give its archive's URL to judge the checkpoints alone",
+        )
 
     reader = open_run(run, attempt)
     for path, reason in reader.damaged.items():

@@ -13,6 +13,7 @@ from sdc_guard.commands.group import json_option, say
 from sdc_guard.errors import EXIT_USAGE, ArchiveIncomplete, RunNotFound, UsageError
 from sdc_guard.lake.location import is_lake
 
+from ..locations import location, only_local
 from .answering import progress
 from .opening import opened
 from .session_place import session_option
@@ -99,7 +100,8 @@ def _gathered(given: str | None, named: Path | None) -> Report:
     if is_lake(place):
         with opened(place, None) as reader:
             return report_of_run(reader, place, (), (), now)
-    path = Path(place)
+    path = location(place)
+    only_local(path, "a report is not written of what is", "copy the run or the archive")
     if not is_guarded(path) and (found := _checkpoints(path)):
         return report_of_archive(place, found, _sessions(path, named, None), now)
     with opened(place, None) as reader:

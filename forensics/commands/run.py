@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     help="Who judges; auto is the trace, or without one integrity and then statistics. "
     "With a COMMAND: who bisects first, and the COMMAND judges both ends of its bracket.",
 )
+@click.option(
+    "--pass-urls", is_flag=True, help="Of an archive behind a URL {ckpt} is the URL, not a copy."
+)
 @search_options
 @attempt_option
 @session_option
@@ -53,6 +56,7 @@ def run_command(
     run: Path,
     command: tuple[str, ...],
     oracle: str,
+    pass_urls: bool,
     attempt: int | None,
     named: Path | None,
     as_json: bool,
@@ -82,6 +86,9 @@ def run_command(
     corrupt one with the --confidence asked for. One that says the same of a checkpoint each time
     is not asked twice, and the answer is a range, mostly. A judge that fails by chance at corrupt
     checkpoints, and never at clean ones: --repeat N.
+
+    RUN may be a URL, s3://BUCKET/FOLDER. {ckpt} is then a copy on this machine, in $TMPDIR, which
+    is removed after the command.
 
     `exact` in the JSON output says that the first corrupt checkpoint is known, with none
     missing or untestable before it; `claim` is "first" or, where others before it were not
@@ -127,7 +134,9 @@ def run_command(
         judge = _command_less(oracle, reader, asked, candidates, command)
         if command:
             cheap = judge
-            judge = CommandOracle(command, skip_crashes=asked.by_chance, cost=typed.cost)
+            judge = CommandOracle(
+                command, skip_crashes=asked.by_chance, cost=typed.cost, pass_urls=pass_urls
+            )
         assert judge is not None  # without a command there is one of ours
         name = (_name(judge, cheap, in_turn), *command)
         search = Search(

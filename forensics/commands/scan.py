@@ -13,6 +13,8 @@ import click
 from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE
 
+from .place import PLACE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -23,7 +25,7 @@ _SHOWN: Final = 1 << 30  # bytes from which on progress is told
 
 
 @click.command("scan")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PLACE)
 @click.option(
     "--jobs",
     type=click.IntRange(1),

@@ -10,13 +10,15 @@ import click
 from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE
 
+from ..locations import only_local
 from .answering import progress
+from .place import PLACE
 
 _GUARD = "sdc-guard"
 
 
 @click.command("seal")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PLACE)
 @click.option("--again", is_flag=True, help="Replace seals that are there already.")
 @json_option
 def seal_command(path: Path, again: bool, as_json: bool) -> None:
@@ -41,6 +43,11 @@ def seal_command(path: Path, again: bool, as_json: bool) -> None:
     from ..passed_over import passed_over
     from ..sealing import sealed
 
+    only_local(
+        path,
+        "a seal is written beside the files, and nothing is written",
+        "seal the checkpoints before they are copied there: the seals are read there, too",
+    )
     found = index(path)
     rows = [sealed(one, again) for one in found if one.format != _GUARD]
     for line in passed_over(path, found):

@@ -15,6 +15,7 @@ from sdc_guard.lake.location import is_lake, without_password
 
 from .answering import progress
 from .opening import attempt_option
+from .place import PLACE
 from .search_options import SearchOptions, session_options
 from .session_place import (
     archive_argument,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @click.command("start")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PLACE)
 @session_options
 @attempt_option
 @click.option("--dry-run", is_flag=True, help="Say what would be judged first; begin nothing.")

@@ -11,6 +11,7 @@ import click
 from sdc_guard.commands.group import json_option
 from sdc_guard.errors import UsageError
 
+from ..locations import location
 from .session_place import archive_argument, home_of, open_live, session_option
 from .session_view import finish, view_of
 
@@ -190,7 +191,7 @@ def _place(texts: Sequence[str], named: Path | None) -> tuple[Home, Sequence[str
     """The archive and the steps: the first text is PATH if it is a folder."""
     from ..sessions.home import Home
 
-    first = Path(texts[0])
+    first = location(texts[0])
     if texts[0].isdigit() or not first.is_dir():
         return home_of(None, named), texts
     given = home_of(first, named)

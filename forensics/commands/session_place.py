@@ -11,7 +11,9 @@ import click
 
 from sdc_guard.errors import UsageError
 
+from ..locations import location
 from .answering import progress
+from .place import PLACE
 
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoint
@@ -29,7 +31,7 @@ session_option = click.option(
     metavar="DIR",
     help="Keep sessions there, not in PATH.",
 )
-archive_argument = click.argument("path", required=False, type=click.Path(path_type=Path))
+archive_argument = click.argument("path", required=False, type=PLACE)
 
 
 def home_of(path: Path | None, named: Path | None) -> Home:
@@ -52,7 +54,7 @@ def _of_named(named: Path) -> Home:
     if session is None:
         raise no_session(Home(Path(), named, True))
     state, _ = read(Home(Path(), named), session)
-    return Home(Path(state.archive), named, True)
+    return Home(location(state.archive), named, True)
 
 
 def no_session(home: Home) -> UsageError:

@@ -12,6 +12,8 @@ from typing import Any, Final
 from sdc_guard.errors import CommandFailed, UsageError
 
 from ..checkpoint import Checkpoint
+from ..locations import is_local
+from ..remote.copied import on_this_machine
 from .judgement import Judgement
 
 SKIP: Final = 125
@@ -28,6 +30,8 @@ class CommandOracle:
     Args:
         command: program and arguments; `{ckpt}` and `{step}` are filled in.
         skip_crashes: go on after a second crash.
+        pass_urls: where a checkpoint is behind a URL `{ckpt}` is that; else a copy, for the time of
+            the command.
         cost: seconds that one judging takes, about, if that is known.
 
     Raises:
@@ -40,7 +44,12 @@ class CommandOracle:
     concurrent = True
 
     def __init__(
-        self, command: Sequence[str], *, skip_crashes: bool = False, cost: float | None = None
+        self,
+        command: Sequence[str],
+        *,
+        skip_crashes: bool = False,
+        cost: float | None = None,
+        pass_urls: bool = False,
     ) -> None:
         if not any("{ckpt}" in part or "{step}" in part for part in command):
             raise UsageError(
@@ -50,6 +59,7 @@ class CommandOracle:
             )
         self._command = tuple(command)
         self._skip_crashes = skip_crashes
+        self._copies = not pass_urls and any("{ckpt}" in part for part in command)
         self.cost = cost
         self._running: set[subprocess.Popen[str]] = set()
         self._lock = threading.Lock()
@@ -72,14 +82,23 @@ class CommandOracle:
         """
         if not checkpoint.readable:
             return Judgement("untestable", "; ".join(checkpoint.reasons))
-        if self._sent and not checkpoint.path.exists():
+        if self._sent and is_local(checkpoint.path) and not checkpoint.path.exists():
             raise CommandFailed(
                 f"the worker does not see the checkpoint of step {checkpoint.step}",
                 where=f"{checkpoint.path} on {socket.gethostname()}",
                 next_step="all workers must see the archive under the same path",
             )
+        if not self._copies:
+            return self._judged(checkpoint, str(checkpoint.path))
+        try:
+            with on_this_machine(checkpoint.path) as place:
+                return self._judged(checkpoint, place)
+        except OSError as error:  # gone by now, or not to be read
+            return Judgement("untestable", f"it cannot be copied: {error.strerror or error}")
+
+    def _judged(self, checkpoint: Checkpoint, place: str) -> Judgement:
         filled = [
-            part.replace("{ckpt}", str(checkpoint.path)).replace("{step}", str(checkpoint.step))
+            part.replace("{ckpt}", place).replace("{step}", str(checkpoint.step))
             for part in self._command
         ]
         for _ in range(2):

@@ -6,7 +6,6 @@ shard is a row of `torch.save` zip files, one an item; `.metadata` says which by
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from sdc_guard.errors import CheckpointUnreadable
@@ -18,6 +17,7 @@ from .dcp_metadata import FILE, DcpMetadata, read_metadata
 from .dcp_shards import left_over, listed, lost, shards, too_new
 from .dcp_tensors import stored_tensor, tensor_within
 from .dcp_values import found_in, saved_step, steps_differ
+from .listing import files_in, folders_in
 from .reader import Reader
 from .step_of import settle, step_in_name
 
@@ -34,7 +34,7 @@ def find(path: Path) -> list[Checkpoint]:
         path = path.parent
     if _is_dcp(path):
         return [_describe(path)]
-    return [_describe(folder) for folder in _folders(path) if _is_dcp(folder)]
+    return [_describe(folder) for folder in folders_in(path) if _is_dcp(folder)]
 
 
 def open_content(checkpoint: Checkpoint) -> Content:
@@ -66,24 +66,8 @@ def check(checkpoint: Checkpoint) -> Integrity:
     return check_items(checkpoint.path, read_metadata(checkpoint.path, compared=True))
 
 
-def _folders(path: Path) -> list[Path]:
-    try:
-        with os.scandir(path) as entries:
-            return sorted(path / entry.name for entry in entries if entry.is_dir())
-    except OSError:
-        return []
-
-
-def _files(folder: Path) -> set[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return {entry.name for entry in entries if not entry.is_dir()}
-    except OSError:
-        return set()
-
-
 def _is_dcp(folder: Path) -> bool:
-    names = _files(folder)
+    names = files_in(folder)
     return FILE in names or any(name.endswith(_SHARD) for name in names)
 
 
@@ -122,7 +106,7 @@ def _incomplete(folder: Path) -> str:
     """What a directory without `.metadata` lacks; "" if it has one."""
     if (folder / FILE).exists():
         return ""
-    names = sorted(_files(folder))
+    names = sorted(files_in(folder))
     by_rank = [name for name in names if name.startswith("__") and name.endswith(FILE)]
     if by_rank:
         return f"each rank saved by itself, which is not readable: found {listed(by_rank)}"

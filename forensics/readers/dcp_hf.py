@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from .dcp_hf_files import (
     shard_names,
     whole_names,
 )
+from .listing import folders_in, names_in
 from .reader import Reader
 from .step_of import settle, step_in_name
 
@@ -43,7 +43,7 @@ def find(path: Path) -> list[Checkpoint]:
         path = path.parent
     if _is_hf(path):
         return [_describe(path)]
-    return [_describe(folder) for folder in _folders(path) if _is_hf(folder)]
+    return [_describe(folder) for folder in folders_in(path) if _is_hf(folder)]
 
 
 def open_content(checkpoint: Checkpoint) -> Content:
@@ -205,19 +205,7 @@ def _is_hf(folder: Path) -> bool:
 
 
 def _names(folder: Path) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries]
-    except OSError:
-        return []
-
-
-def _folders(path: Path) -> list[Path]:
-    try:
-        with os.scandir(path) as entries:
-            return sorted(path / entry.name for entry in entries if entry.is_dir())
-    except OSError:
-        return []
+    return list(names_in(folder))
 
 
 READER = Reader(format=FORMAT, find=find, open=open_content, check=check)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sdc_guard.shown import shown
 
+from ..locations import is_local
 from .dcp_metadata import FILE, DcpMetadata
 from .foreign_file import ENOUGH, lfs_pointer
 
@@ -70,7 +71,12 @@ def lost(folder: Path, shard: Shard, metadata: DcpMetadata) -> str:
 
 
 def too_new(folder: Path, found: Iterable[Shard]) -> str:
-    """The shards that were written after the metadata, which a save writes last; "" if none."""
+    """The shards that were written after the metadata, which a save writes last; "" if none.
+
+    Behind a URL times are those of the copying there, in any order: nothing is said by them.
+    """
+    if not is_local(folder):
+        return ""
     _, written = _look(folder / FILE)
     newer = [shard.name for shard in found if shard.modified > written + GRANULARITY]
     if not newer:

@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+from ..locations import is_local
+
 
 def names_in(folder: Path) -> set[str]:
     """The names of files and folders in a folder; none if it cannot be listed.
@@ -13,6 +15,8 @@ def names_in(folder: Path) -> set[str]:
     Not those of pipes and the like: opening one would wait.
     """
     try:
+        if not is_local(folder):
+            return {one.name for one in folder.iterdir()}
         with os.scandir(folder) as entries:
             return {entry.name for entry in entries if _is_usual(entry)}
     except OSError:
@@ -46,3 +50,25 @@ def is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError:
         return False
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder, by name; none if it cannot be listed."""
+    try:
+        if not is_local(folder):
+            return sorted(one for one in folder.iterdir() if one.is_dir())
+        with os.scandir(folder) as entries:  # tells files and folders apart without a further look
+            return sorted(folder / entry.name for entry in entries if entry.is_dir())
+    except OSError:
+        return []
+
+
+def files_in(folder: Path) -> set[str]:
+    """The names in a folder that are not folders, likewise."""
+    try:
+        if not is_local(folder):
+            return {one.name for one in folder.iterdir() if not one.is_dir()}
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries if not entry.is_dir()}
+    except OSError:
+        return set()

@@ -8,9 +8,9 @@ last tensor altogether; so the header is read here.
 
 from __future__ import annotations
 
+import io
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -113,7 +113,8 @@ def _beginning(path: Path) -> tuple[bytes, int]:
     if not path.is_file():
         raise _Damaged("not a file" if path.exists() else "no such file")
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
         first = file.read(ENOUGH)
         if not first:
             raise _Damaged("safetensors header incomplete: the file is empty (0 bytes)")

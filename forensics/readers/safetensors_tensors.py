@@ -15,6 +15,7 @@ from sdc_guard.archive.reused_buffers import reused_buffer
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..content import Integrity, StoredTensor
+from ..locations import is_local
 from .findings import as_step
 from .safetensors_header import Entry, Header
 
@@ -65,6 +66,8 @@ def _read(
     size = entry.end - entry.begin
     if not size:
         return torch.empty(shape, dtype=dtype)
+    if not is_local(path):
+        return _fetched(path, start, entry).view(dtype).reshape(shape)
     before = start % mmap.ALLOCATIONGRANULARITY
     try:
         with path.open("rb") as file:
@@ -80,6 +83,20 @@ def _read(
     if raw.data_ptr() % dtype.itemsize:  # the format does not promise that tensors are aligned
         raw = raw.clone()
     return raw.view(dtype).reshape(shape)
+
+
+def _fetched(path: Path, start: int, entry: Entry) -> torch.Tensor:
+    """The bytes of a tensor in a file that cannot be mapped, as uint8."""
+    content = bytearray(entry.end - entry.begin)
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            count = file.readinto(content)
+    except OSError as error:
+        raise _unreadable(path, entry, error.strerror or str(error)) from None
+    if count < len(content):
+        raise _unreadable(path, entry, _short(count, len(content)))
+    return torch.frombuffer(content, dtype=torch.uint8)
 
 
 def _unreadable(path: Path, entry: Entry, reason: str) -> CheckpointUnreadable:

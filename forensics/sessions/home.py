@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,6 +13,7 @@ from sdc_guard.errors import UsageError
 from sdc_guard.store.atomic import publish_text_once
 
 from ..journal import OF_RUNS, Session
+from ..locations import is_local
 from .mark import FOLDER
 
 VARIABLE: Final = "SDC_BISECT_SESSION"
@@ -32,9 +36,14 @@ class Home:
 
     @classmethod
     def of(cls, archive: Path, named: Path | None) -> Home:
-        """RUN/bisect of a guarded run, PATH/.sdc-bisect of others, or the one that is named."""
+        """RUN/bisect of a guarded run, PATH/.sdc-bisect of others, or the one that is named.
+
+        Of an archive behind a URL it is in the user's folder of state.
+        """
         if named is not None:
             return cls(archive, named, True)
+        if not is_local(archive):
+            return cls(archive, _of_url(str(archive)))
         if is_guarded(archive):
             return cls(archive, archive / OF_RUNS)
         return cls(archive, archive / FOLDER)
@@ -46,9 +55,17 @@ class Home:
             UsageError: it cannot be made.
         """
         try:
-            self.folder.mkdir(parents=self.named, exist_ok=True)
+            self.make_folder()
         except OSError as error:
             raise self.not_kept(error) from None
+
+    def make_folder(self) -> None:
+        """Make the folder, and those above it unless they are the archive's own.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self.folder.mkdir(parents=self.named or not is_local(self.archive), exist_ok=True)
 
     def not_kept(self, error: OSError) -> UsageError:
         """Why no session can be kept here, and where one can."""
@@ -80,6 +97,14 @@ class Home:
     def close(self) -> None:
         """No session is open any more; its folder stays."""
         (self.folder / OPEN).unlink(missing_ok=True)
+
+
+def _of_url(url: str) -> Path:
+    """The folder for an archive that nothing is written into, by its URL."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    readable = re.sub(r"[^A-Za-z0-9.-]+", "-", url)[-60:].strip("-.")
+    mark = hashlib.blake2b(url.encode(), digest_size=4).hexdigest()
+    return Path(state).expanduser() / "sdc-guard" / "bisect" / f"{readable}-{mark}"
 
 
 def is_guarded(archive: Path) -> bool:

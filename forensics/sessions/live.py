@@ -199,7 +199,7 @@ def read(home: Home, session: Session) -> tuple[State, JournalLines]:
         state = folded(lines.events)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(session, f"says nothing of a session: {why(error)}") from None
-    if home.named and Path(state.archive) != home.archive.absolute():
+    if home.named and state.archive != str(home.archive.absolute()):
         raise UsageError(
             f"the session there is of {state.archive}",
             where=str(home.folder),

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from ..locations import is_local
+
 FOLDER: Final = ".sdc-bisect"  # ours, where it lies in what is marked
 MANIFEST: Final = "manifest.json"
 _CHUNK: Final = 1 << 20
@@ -69,12 +71,14 @@ def glance(path: Path) -> Mark:
 
 
 def content_of(path: Path, like: str | None = None) -> str | None:
-    """Digest of the bytes, or of the manifest; None if they cannot be read.
+    """Digest of the bytes, or of the manifest; None if they cannot be read, or are behind a URL.
 
     Args:
         path: file or folder.
         like: a digest to compare with, whose algorithm is used.
     """
+    if not is_local(path):  # a whole download; a store's own time of the upload is enough
+        return None
     manifest = path / MANIFEST
     only = [(MANIFEST, manifest)] if manifest.is_file() else None
     wanted = None if like is None else like.removeprefix("manifest ").partition(":")[0]

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from sdc_guard.errors import CommandFailed, Interrupted, SdcGuardError, UsageError
 
@@ -88,7 +87,7 @@ class Search:
 
     def _live(self, stack: contextlib.ExitStack, tell: Tell) -> Live | None:
         try:
-            self.home.folder.mkdir(parents=self.home.named, exist_ok=True)
+            self.home.make_folder()
             stale = stack.enter_context(locked(self.home.folder))
         except OSError as error:
             if self.home.open_session() is not None:
@@ -135,7 +134,7 @@ class Search:
         return standing(state, self.home.archive, self.candidates)
 
     def _new_state(self) -> State:
-        archive = str(Path(self.home.archive).absolute())
+        archive = str(self.home.archive.absolute())
         return State(archive, self.asked, self.attempt, self.judge, time.time())
 
 

@@ -88,7 +88,11 @@ class TorchRecords:
         """torch.save compresses nothing; who packs a file again may."""
         if info.file_size > _MOST_DEFLATED * max(1, info.compress_size):
             raise zipfile.BadZipFile(f"{info.compress_size:,} bytes cannot hold {info.file_size:,}")
-        with zipfile.ZipFile(self.path) as archive, archive.open(_without_crc(info)) as file:
+        with (
+            self.path.open("rb") as whole,
+            zipfile.ZipFile(whole) as archive,
+            archive.open(_without_crc(info)) as file,
+        ):
             at = 0
             while at < end:
                 piece = file.read(min(CHUNK, end - at))
@@ -178,7 +182,7 @@ def torch_records(path: Path) -> TorchRecords:
     """
     try:
         size = path.stat().st_size
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             records = {
                 info.filename.split("/", 1)[-1]: info
                 for info in archive.infolist()

@@ -1,0 +1,1 @@
+"""Archives behind URLs: what fsspec reads, as the paths that the readers know."""
