@@ -25,9 +25,7 @@ def as_object(plan: Plan) -> dict[str, Any]:
             "steps": plan.interval_steps,
             "optimum_seconds": interval.best_period,
             "limited_by_write": interval.limited,
-            "write_bytes_per_second_for_optimum": plan.inputs["size"] / interval.best_period
-            if interval.best_period > 0
-            else None,
+            "write_bytes_per_second_for_optimum": plan.inputs["size"] / interval.best_period,
         },
         "failure": {
             "system_mtbf_seconds": failures.mtbf,

@@ -29,6 +29,7 @@ _SETTINGS: Final = {
 }
 SUFFIXES: Final = (".svg", ".png", ".pdf")
 _COLUMNS: Final = 240
+_PLACES: Final = 3000
 
 
 def check_suffix(path: Path) -> None:
@@ -55,9 +56,9 @@ def draw(plan: Plan, path: Path) -> None:
     from matplotlib.figure import Figure
 
     with rc_context(_SETTINGS):
-        figure = Figure(figsize=(9.0, 3.6), facecolor="white")
+        figure = Figure(figsize=(9.0, 3.9), facecolor="white")
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        figure.subplots_adjust(left=0.1, right=0.975, top=0.84, bottom=0.14, hspace=0.08)
+        figure.subplots_adjust(left=0.1, right=0.975, top=0.79, bottom=0.14, hspace=0.08)
         _density(upper, plan)
         _ages(lower, plan)
         _words(figure, plan)
@@ -80,6 +81,10 @@ def _density(axes: Any, plan: Plan) -> None:
 def _ages(axes: Any, plan: Plan) -> None:
     axis = axis_of(plan.inputs.latency, plan.keeping.ages)
     old = plan.keeping.ages[plan.keeping.ages > 0]
+    # a million lines would be a figure of hundreds of megabytes: one for each place is enough
+    span = max(np.log(axis.most / axis.least), 1e-9)
+    _, first = np.unique(np.round(np.log(old / axis.least) / span * _PLACES), return_index=True)
+    old = old[first]
     axes.vlines(old, 0, 1, color=_KEPT, linewidth=1.0)
     axes.set_xscale("log")
     axes.set_xlim(axis.least * 0.95, axis.most * 1.05)
@@ -101,14 +106,12 @@ def _bare(axes: Any) -> None:
 
 
 def _words(figure: Any, plan: Plan) -> None:
-    keeping = plan.keeping
-    figure.text(
-        0.1, 0.93, f"Keep {keeping.count:,} checkpoints, of saves every "
-        f"{time_text(plan.interval.period)}", fontsize=13, color=_INK, fontweight="bold",
-    )  # fmt: skip
-    figure.text(
-        0.1, 0.865, f"{money_text(plan.costs.storage)} a month; a corruption goes back "
-        f"{time_text(keeping.excess)} farther than needed, on the mean; "
-        f"latency: {plan.inputs.latency.words} ({plan.inputs.latency_origin})",
-        fontsize=8.5, color=_SOFT,
-    )  # fmt: skip
+    keeping, latency = plan.keeping, plan.inputs.latency
+    title = f"Keep {keeping.count:,} checkpoints, of saves every {time_text(plan.interval.period)}"
+    figure.text(0.1, 0.93, title, fontsize=13, color=_INK, fontweight="bold")
+    storage = money_text(plan.costs.storage).replace("$", r"\$")  # else it begins a formula
+    cost = f"Storage {storage} a month. After a corruption the training goes"
+    cost += f" back {time_text(keeping.excess)} farther than needed, on the mean."
+    figure.text(0.1, 0.87, cost, fontsize=8.5, color=_SOFT)
+    words = f"Latency: {latency.words} ({plan.inputs.latency_origin})".replace("$", r"\$")
+    figure.text(0.1, 0.82, words[:130], fontsize=8.5, color=_SOFT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,9 @@ Array = NDArray[np.float64]
 
 _CELLS: Final = 4096
 _BEYOND: Final = math.log(2)  # how far the outer gaps of measured latencies reach
-_BLUR: Final = math.log(1.05)  # so that equal latencies have a gap between them, too
+_BLUR: Final = math.log(
+    1.05
+)  # either way, of gaps that are narrower: equal latencies have none between them
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,8 @@ def measured(times: Sequence[float], words: str = "measured") -> Latency:
     knots = np.concatenate([[logs[0] - _BEYOND], logs, [logs[-1] + _BEYOND]])
     grid = np.linspace(knots[0] - _BLUR, knots[-1] + _BLUR, _CELLS + 1)
     share = np.zeros(_CELLS + 1)
-    for start, end in zip(knots[:-1] - _BLUR, knots[1:] + _BLUR, strict=True):
+    for begin, finish in pairwise(knots.tolist()):
+        wider = max(_BLUR - (finish - begin) / 2, 0.0)
+        start, end = begin - wider, finish + wider
         share += np.clip((grid - start) / (end - start), 0.0, 1.0)
     return Latency(np.exp(grid), np.diff(share) / (knots.size - 1), words)

@@ -133,8 +133,8 @@ def make_plan(inputs: Inputs) -> Plan:
     """The plan for these inputs.
 
     Raises:
-        UsageError: a stall longer than the write, a period that is too short for its checkpoint,
-            or more than a million checkpoints to keep.
+        UsageError: a period that is too short for its checkpoint, or more than a million
+            checkpoints to keep.
     """
     writing = inputs["size"] / inputs["write"]
     interval, steps = _interval(inputs, writing)
@@ -157,11 +157,6 @@ def make_plan(inputs: Inputs) -> Plan:
 
 def _interval(inputs: Inputs, writing: float) -> tuple[Interval, int | None]:
     stall = inputs.get("stall")
-    if stall is not None and stall > writing:
-        raise UsageError(
-            f"--stall {time_text(stall)} is longer than the write, {time_text(writing)}",
-            next_step="leave --stall away where the training waits for the write",
-        )
     waiting = writing if stall is None else stall
     mtbf = inputs["mtbf"] / inputs["devices"]
     try:

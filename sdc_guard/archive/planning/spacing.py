@@ -92,7 +92,7 @@ def _spread(density: Latency, count: float, interval: float) -> Array:
     if count >= most.sum():
         return most
     low, high = -700.0, 700.0  # ln of the factor
-    for _ in range(200):
+    for _ in range(100):
         middle = (low + high) / 2
         if np.minimum(most, density.roots * math.exp(middle)).sum() < count:
             low = middle
