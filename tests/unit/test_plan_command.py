@@ -208,7 +208,8 @@ def test_latencies_are_measured_of_a_runs_proven_incidents(tmp_path: Path) -> No
     run = recorded(tmp_path / "run")
     assert sorted(sources.latencies_of(run)) == pytest.approx([10.0, 3700.0])
     (run / "archive").mkdir()
-    add_conviction(run / "archive", Conviction(1, 11, 12, "a replay"))
+    for attempt, corrupt in ((1, 12), (1, 20), (2, 14)):  # 20 came later, 14 in another attempt
+        add_conviction(run / "archive", Conviction(attempt, corrupt - 1, corrupt, "a replay"))
     assert sorted(sources.latencies_of(run)) == pytest.approx([10.0, 3730.0])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -149,6 +150,12 @@ def test_the_loss_is_about_half_of_a_period_and_never_more(period: float, mtbf: 
     assert 0 < lost <= period / 2 * (1 + 1e-6)
     if period < 1e-3 * mtbf:
         assert lost == pytest.approx(period / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("ratio", [9.9e-5, 1.1e-4])
+def test_the_loss_is_exact_where_its_formula_cancels(ratio: float) -> None:
+    exponent = Decimal(ratio).exp() - 1
+    assert lost_work(ratio, 1.0) == pytest.approx(float(1 - Decimal(ratio) / exponent), rel=1e-7)
 
 
 def test_no_share_is_left_of_intervals_beyond_all_failures() -> None:

@@ -74,6 +74,11 @@ def test_how_many_to_keep(incidents: str, count: int) -> None:
     assert round(made.keeping.best) == made.keeping.count == count
 
 
+def test_of_rare_saves_fewer_are_kept_than_would_be_best() -> None:
+    made = plan(**MODEL, every="6h")
+    assert made.keeping.count == round(made.keeping.possible) < 0.85 * made.keeping.best
+
+
 def test_what_is_cheap_to_keep_costs_as_much_as_what_it_saves() -> None:
     """At K* the two halves of the cost are equal: ρ·C·excess = c·K."""
     made = plan(**MODEL, stall="5s", latency="2h..50d")
@@ -110,6 +115,8 @@ def test_a_training_that_waits_stalls_for_the_whole_write() -> None:
 def test_the_interval_is_whole_steps_and_no_shorter_than_the_write() -> None:
     made = plan(size="420GB", devices="10000", mtbf="1000h", stall="1s", step_time="3s")
     assert made.interval_steps == 14  # 14·3 + 1 = 43 s; 13 would be 40 s
+    longer = plan(size="420GB", devices="10000", mtbf="1000h", stall="1s", step_time="4s")
+    assert longer.interval_steps == 11  # the nearest to 41 s is 10, and 10·4 + 1 < 42
     slow = plan(**MODEL, step_time="7d")
     assert slow.interval_steps == 1
 
