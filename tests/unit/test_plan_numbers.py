@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sdc_guard.archive.planning.inputs import inputs_of
+from sdc_guard.archive.planning.as_json import as_object
+from sdc_guard.archive.planning.chart import text_chart
+from sdc_guard.archive.planning.inputs import FIELDS, Value, inputs_of
+from sdc_guard.archive.planning.latency import log_uniform
 from sdc_guard.archive.planning.plan import Plan, make_plan
+from sdc_guard.archive.planning.shown import lines
 from sdc_guard.archive.planning.units import (
     NONE,
     RATES,
@@ -211,6 +218,7 @@ def test_numbers_with_units(text: str, units: dict[str, float], value: float) ->
         ({"size": "1GB", "cache_size": "1TB"}, "--cache-size without --cache-load"),
         ({"size": "420GB", "every": "42s"}, "too long for this period: --every 42 s"),
         ({"size": "1B", "price": "1e-6", "stall": "1ms", "every": "1s"}, "more than a million"),
+        ({"size": "1B", "write": "1e6TB/s"}, "shorter than a millisecond"),
         ({}, "how large is a checkpoint?"),
     ],
 )
@@ -236,3 +244,47 @@ def test_numbers_are_told_in_units_that_fit() -> None:
     assert [money_text(d) for d in (0, 8.4, 99.99, 840, 12_345.6)] == [
         "$0.00", "$8.40", "$99.99", "$840", "$12,346",
     ]  # fmt: skip
+
+
+EXTREMES = {
+    name: st.sampled_from([field.least, field.most]) | st.floats(field.least, field.most)
+    for name, field in FIELDS.items()
+    if name not in ("parameters", "bytes_per_parameter", "keep", "devices", "every")
+}
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    EXTREMES["size"],
+    st.fixed_dictionaries({}, optional=EXTREMES),
+    st.sampled_from([1.0, 512.0, 1e8]),
+    st.sampled_from([None, 1.0, 12.0]),
+    st.tuples(st.floats(1e-3, 1e8), st.floats(1.01, 1e9)),
+)
+def test_any_accepted_numbers_make_a_plan_or_one_line(
+    size: float,
+    numbers: dict[str, float],
+    devices: float,
+    keep: float | None,
+    times: tuple[float, float],
+) -> None:
+    chosen = (
+        {"size": size} | numbers | {"devices": devices} | ({} if keep is None else {"keep": keep})
+    )
+    values = {name: Value(value, "measured") for name, value in chosen.items()}
+    if "cache_size" in values and "cache_load" not in values:
+        del values["cache_size"]
+    latency = log_uniform(times[0], min(times[0] * times[1], 3660 * DAY))
+    try:
+        made = make_plan(inputs_of({}, values, latency))
+    except UsageError:  # that is one line: it joins its words
+        return
+    assert 0 <= made.failures.useful <= 1
+    assert 0 <= made.failures.stalled <= 1
+    assert made.interval.period >= made.writing * (1 - 1e-9)
+    costs = np.array(list(vars(made.costs).values()))
+    assert np.isfinite(costs).all()
+    assert (costs >= -1e-6 * costs.max()).all()
+    json.dumps(as_object(made), allow_nan=False)
+    assert list(lines(made))
+    assert text_chart(latency, made.keeping.ages)

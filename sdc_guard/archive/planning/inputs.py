@@ -68,7 +68,7 @@ FIELDS: Final[dict[str, Field]] = {
     "restart": Field(
         "--restart", *_TIME, 0.001, 30 * DAY, 5 * MINUTE, "until devices are found and it is up"
     ),
-    "step_time": Field("--step-time", *_TIME, 1e-6, 30 * DAY),
+    "step_time": Field("--step-time", *_TIME, 1e-3, 30 * DAY),
     "stall": Field("--stall", *_TIME, 0.001, 30 * DAY),
     "every": Field("--every", *_TIME, 0.001, 3660 * DAY),
     "keep": Field("--keep", NONE, "", 1.0, 1e6),

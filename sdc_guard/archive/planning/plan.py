@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from ...errors import UsageError
 from .inputs import Inputs
@@ -10,6 +11,8 @@ from .intervals import Interval, choose, in_domain, lost_work, useful_share
 from .latency import Array
 from .spacing import MOST, ages, best_count, excess, mean_excess, possible_count
 from .units import GB, HOUR, MONTH, bytes_text, share_text, time_text
+
+_SHORTEST: Final = 1e-3  # seconds from save to save
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,11 @@ def _interval(inputs: Inputs, writing: float) -> tuple[Interval, int | None]:
             next_step=f"write faster than {bytes_text(needed, '/s')}, or save less often",
         ) from None
     step = inputs.get("step_time")
+    if found.period < _SHORTEST and step is None:
+        raise UsageError(
+            "the best period is shorter than a millisecond",
+            next_step="check --size, --write, --stall and --mtbf, or give --step-time",
+        )
     if step is None:
         return found, None
     # whole steps: the nearest number that is long enough for the write

@@ -66,9 +66,9 @@ def ages(density: Latency, count: int, interval: float) -> Array:
         saves of that time are kept.
 
     Raises:
-        ValueError: a count or an interval that is none.
+        ValueError: a count or an interval that is none, or one too short for whole float64.
     """
-    if not 1 <= count <= MOST or not (0 < interval < math.inf):
+    if not 1 <= count <= MOST or not (density.longest / 2**52 < interval < math.inf):
         raise ValueError(f"{count} checkpoints, {interval} s apart")
     lowest = max(1, math.ceil(density.edges[0] / interval - 1e-9))
     highest = max(1, math.ceil(density.longest / interval - 1e-9))
