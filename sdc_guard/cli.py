@@ -11,6 +11,7 @@ from .commands.group import OneLineErrors
 from .commands.injecting import campaign, inject
 from .commands.judging import check_log, strikes
 from .commands.keeping import compact, upload
+from .commands.planning import plan
 from .commands.proving import demo, selftest
 from .commands.reading import dashboard, export, metrics, sql, watch
 
@@ -40,6 +41,7 @@ for _command in (
     selftest,
     inject,
     campaign,
+    plan,
     compact,
     upload,
     strikes,
