@@ -13,6 +13,7 @@ from .commands.judging import check_log, strikes
 from .commands.keeping import compact, upload
 from .commands.proving import demo, selftest
 from .commands.reading import dashboard, export, metrics, sql, watch
+from .commands.retaining import keep
 
 
 @click.group(
@@ -42,6 +43,7 @@ for _command in (
     campaign,
     compact,
     upload,
+    keep,
     strikes,
     check_log,
 ):

@@ -1,0 +1,78 @@
+"""Open searches for the first corrupt checkpoint: what they are about stays.
+
+Read is as little of a session's journal as is needed, and whatever is not certain is taken for
+"about everything".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from .stored import Span
+
+OPEN: Final = "open"
+JOURNAL: Final = "journal.jsonl"
+RESULT: Final = "result.json"
+RECENT: Final = 86400.0  # seconds; a search that is silent for longer is not going on
+_ALL: Final = (-(2**63), 2**63 - 1)
+_PLAIN: Final = {"start", "probe", "skip", "touched", "stopped"}
+
+
+def open_searches(folders: Iterable[Path], now: float) -> tuple[Span, ...]:
+    """The steps that searches are about which lie in these folders of sessions.
+
+    Args:
+        folders: each with numbered sessions and a mark `open`; they need not be there.
+        now: seconds since the epoch.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    return tuple(span for folder in folders if folder.is_dir() for span in _of(folder, now))
+
+
+def _of(folder: Path, now: float) -> list[Span]:
+    found = []
+    marked = _marked(folder / OPEN)
+    if marked is not None:
+        journal = folder / marked / JOURNAL
+        found.append(Span(*_bracket(journal), f"the search {folder.name}/{marked} is open"))
+    for session in folder.iterdir():
+        journal = session / JOURNAL
+        if session.name == marked or not session.name.isdigit() or (session / RESULT).exists():
+            continue
+        if journal.exists() and now - journal.stat().st_mtime < RECENT:
+            found.append(Span(*_ALL, f"{folder.name}/{session.name} has no answer yet"))
+    return found
+
+
+def _marked(mark: Path) -> str | None:
+    try:
+        name = mark.read_text(encoding="utf-8", errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    return name if name.isdigit() else "?"  # of which there is no journal
+
+
+def _bracket(journal: Path) -> tuple[int, int]:
+    """From the last clean one to the first corrupt one, or everything."""
+    try:
+        events = [json.loads(line) for line in journal.read_bytes().splitlines() if line.strip()]
+        return _between(events)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return _ALL
+
+
+def _between(events: list[Mapping[str, Any]]) -> tuple[int, int]:
+    asked = events[0]["asked"] if events else {}
+    backwards = asked.get("first_good") or asked.get("noise") or asked.get("scan")
+    if backwards or not {event["event"] for event in events} <= _PLAIN:
+        return _ALL
+    said = {e["checkpoint"]: (int(e["step"]), e["verdict"]) for e in events if "verdict" in e}
+    corrupt = [step for step, verdict in said.values() if verdict == "corrupt"]
+    clean = [step for step, verdict in said.values() if verdict == "clean"]
+    first, last = max(clean, default=_ALL[0]), min(corrupt, default=_ALL[1])
+    return (first, last) if first < last else _ALL
