@@ -34,6 +34,7 @@ from .options import (
     check,
     check_cadences,
     check_functions,
+    check_keep,
     check_paths,
     check_sensor,
     check_switches,
@@ -196,8 +197,8 @@ class Guard:
             replicas_every=replicas_every,
             peers_every=peers_every,
             probe_every=probe_every,
-            keep=keep,
         )
+        check_keep(keep)
         check_sensor(sensor, false_incidents)
         check_functions(shadow, on_alert=on_alert, audit=audit)
         check_paths(run=run, **({} if ledger is None else {"ledger": ledger}))

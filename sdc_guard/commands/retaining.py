@@ -70,7 +70,7 @@ def keep(
         return plan(inventory.look(now), rule, now)
 
     planned = look()
-    rule = replace(rule, interval=planned.interval)  # as long as this takes
+    rule = replace(rule, spacing=planned.spacing)  # as long as this takes
     gone: list[Stored] = []
     left = planned
     if applied:

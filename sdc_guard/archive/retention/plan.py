@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from .policies import POLICIES
 from .stored import Archive, Stored
 
 SUSPECTS: Final = 2
+_ASIDE: Final = "one of the newest set aside"
 _DAY: Final = 86400.0
 _LEAST: Final = 60.0 / _DAY  # days between two saves; saves are rarer wherever latency matters
 
@@ -29,7 +31,7 @@ class Rule:
         suspects: how many of the others are kept, the newest ones.
         horizon: days.
         grace: seconds in which what is untested stays.
-        interval: days between two saves; None for what the newest ones show.
+        spacing: days and steps between two saves; None for what the newest ones show.
     """
 
     count: int
@@ -37,7 +39,7 @@ class Rule:
     suspects: int = SUSPECTS
     horizon: float = HORIZON
     grace: float = GRACE
-    interval: float | None = None
+    spacing: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,14 @@ class Plan:
         rows: all checkpoints, oldest first.
         goes: names of those that go, in the order in which they are to go: after each of them
             the plan of what is left is the rest of this one.
-        interval: days between two saves, as it was taken.
+        spacing: days and steps between two saves, as they were taken.
         excess: days that one goes back too far on average with what stays; 0 without any.
         uncovered: the probability of a latency that nothing which stays is old enough for.
     """
 
     rows: tuple[Row, ...]
     goes: tuple[str, ...]
-    interval: float
+    spacing: tuple[float, float]
     excess: float
     uncovered: float
 
@@ -84,38 +86,39 @@ def plan(archive: Archive, rule: Rule, now: float) -> Plan:
         rule: as it was asked for.
         now: seconds since the epoch, for the grace.
     """
-    held = holds(archive, now, rule.grace)
+    held, protected = holds(archive, now, rule.grace), ends(archive)
     stored = in_order(archive.stored)
-    good = [one for one in stored if one.good]
-    groups = _by_step(good)
-    at = _days(groups)
-    interval = interval_of(at, _LEAST) if rule.interval is None else rule.interval
-    at_held = frozenset(
-        place for place, group in enumerate(groups) if any(one.name in held for one in group)
-    )
-    numbers = _numbers(groups)
-    moments = Moments(at, rule.count, interval, at_held, rule.horizon, numbers)
-    protected = ends(archive)
+    groups = _by_step([one for one in stored if one.good])
+    moments, spacing = _moments(groups, rule, held)
     goes = [
         one.name
         for place in POLICIES[rule.policy](moments)
         for one in groups[place]
         if not any(also.name in protected for also in groups[place])
     ]
-    aside = [one for one in stored if not one.good and one.name not in held]
-    newest = aside[len(aside) - rule.suspects :] if rule.suspects < len(aside) else aside
-    spared = {one.name for one in newest} | protected.keys()
-    goes += [one.name for one in aside if one.name not in spared]
-    reasons = dict.fromkeys((one.name for one in aside), "one of the newest set aside")
-    reasons = reasons | protected | held
-    gone = set(goes)
+    aside = [one.name for one in stored if not one.good and one.name not in held]
+    spared = {*aside[max(0, len(aside) - rule.suspects) :], *protected}
+    goes += [name for name in aside if name not in spared]
+    gone, reasons = set(goes), {**dict.fromkeys(aside, _ASIDE), **protected, **held}
     rows = tuple(
         Row(one, None if one.name in gone else reasons.get(one.name, rule.policy)) for one in stored
     )
     left = [place for place, group in enumerate(groups) if group[0].name not in gone]
-    ages = (at[-1] - at[left])[::-1] if len(at) else at
-    expected = excess(ages, LogUniform.between(interval, rule.horizon))
-    return Plan(rows, tuple(goes), interval, *expected)
+    latency = LogUniform.between(spacing[0], rule.horizon)
+    return Plan(rows, tuple(goes), spacing, *excess(moments.ages[left][::-1], latency))
+
+
+def _moments(
+    groups: list[list[Stored]], rule: Rule, held: Mapping[str, str]
+) -> tuple[Moments, tuple[float, float]]:
+    """What the policy is asked about, and the days and steps between two saves."""
+    at = _days(groups)
+    interval, stride = spacing = rule.spacing or _spacing(at, groups)
+    at_held = frozenset(
+        place for place, group in enumerate(groups) if any(one.name in held for one in group)
+    )
+    numbers = tuple(round(group[0].step / stride) for group in groups)
+    return Moments(at, rule.count, interval, at_held, rule.horizon, numbers), spacing
 
 
 def _by_step(good: list[Stored]) -> list[list[Stored]]:
@@ -132,8 +135,7 @@ def _days(groups: list[list[Stored]]) -> Floats:
     return days
 
 
-def _numbers(groups: list[list[Stored]]) -> tuple[int, ...]:
-    """Which save of the run each is: steps are counted exactly, times are not."""
+def _spacing(at: Floats, groups: list[list[Stored]]) -> tuple[float, float]:
+    """Between two saves, in days and in steps; which are counted exactly, as days are not."""
     steps = np.array([group[0].step for group in groups], dtype=np.float64)
-    between = interval_of(steps, 1.0)
-    return tuple(round(step / between) for step in steps.tolist())
+    return interval_of(at, _LEAST), interval_of(steps, 1.0)
