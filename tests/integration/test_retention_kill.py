@@ -47,8 +47,12 @@ def save(archive: Path, step: int) -> None:
 
 def half_deleted(archive: Path) -> bool:
     with contextlib.suppress(OSError):  # it is gone by now
-        return any(len(os.listdir(one)) == 1 for one in archive.glob(".step=*.deleted"))
+        return any(len(list(one.iterdir())) == 1 for one in archive.glob(".step=*.deleted"))
     return False
+
+
+def number_gone(archive: Path) -> int:
+    return 12 - sum((archive / f"step={step:06d}").exists() for step in range(12))
 
 
 def test_what_is_left_is_whole_and_the_next_one_goes_on(tmp_path: Path) -> None:
@@ -63,7 +67,7 @@ def test_what_is_left_is_whole_and_the_next_one_goes_on(tmp_path: Path) -> None:
     while not (gone >= 3 and half_deleted(archive)):
         assert process.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < deadline, "it did not come so far in time"
-        now = 12 - sum((archive / f"step={step:06d}").exists() for step in range(12))
+        now = number_gone(archive)
         if now > gone:
             gone = now
             save(archive, saved)  # while it deletes
@@ -78,8 +82,9 @@ def test_what_is_left_is_whole_and_the_next_one_goes_on(tmp_path: Path) -> None:
         assert all(one.clean and check_bytes(one.folder, one.manifest).sound for one in found)
         return [one.manifest.step for one in found]
 
-    left = whole()
-    assert left == list(range(gone, saved))  # what was half deleted is no checkpoint
+    assert whole() == list(
+        range(number_gone(archive), saved)
+    )  # what was half deleted is no checkpoint
     assert (archive / LATEST).read_text() == f"step={saved - 1:06d}\n"
     assert load_checkpoint(run)["step"] == saved - 1
 
