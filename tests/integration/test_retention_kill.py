@@ -26,8 +26,8 @@ from sdc_guard.store.run_file import Attempt, RunFile
 SLOW = """
 import contextlib, os, shutil, sys, time
 def slowly(path, **_):
-    names = sorted(os.listdir(path))
-    with contextlib.suppress(OSError):  # a save removes such folders, too
+    with contextlib.suppress(OSError, IndexError):  # a save removes such folders, too
+        names = sorted(os.listdir(path))
         os.unlink(os.path.join(path, names[0]))
         time.sleep(0.5)
         for name in names[1:]:
