@@ -36,19 +36,18 @@ def greedy_log(moments: Moments) -> tuple[int, ...]:
         places in `moments.at` in the order in which they are to go. Each one dropped is O(n).
     """
     latency = LogUniform.between(moments.interval, moments.horizon)
-    left = list(range(len(moments.at)))[::-1]  # the newest first: ages ascend
+    left = np.arange(len(moments.at))[::-1]  # the newest first: ages ascend
     ages = moments.ages
+    held = np.isin(np.arange(len(ages)), list(moments.held))
     dropped: list[int] = []
     for _ in range(max(0, len(moments.free) - moments.count)):
-        costs = _added(ages[left], moments.interval, latency)
-        for place, index in enumerate(left):
-            if index in moments.held:
-                costs[place] = np.inf
-        if np.isinf(costs).all():  # the newest and the oldest alone are left
-            costs = np.array([0.0 if index not in moments.held else np.inf for index in left])
+        costs = np.where(held[left], np.inf, _added(ages[left], moments.interval, latency))
+        if np.isinf(costs).all():  # the newest and the oldest alone may go
+            costs = np.where(held[left], np.inf, 0.0)
             costs[0] = np.inf
         least = int(np.flatnonzero(costs == costs.min())[-1])
-        dropped.append(left.pop(least))
+        dropped.append(int(left[least]))
+        left = np.delete(left, least)
     return tuple(dropped)
 
 
