@@ -15,6 +15,7 @@ import torch
 from click.testing import CliRunner, Result
 from made_archive import T0, MadeRun
 
+from forensics.cli import main as bisect_main
 from sdc_guard import Guard
 from sdc_guard.archive.convictions import Conviction, add_conviction, read_convictions
 from sdc_guard.archive.manifest import FILE, Manifest
@@ -192,6 +193,7 @@ def test_a_search_whose_journal_is_damaged_or_that_others_hold(
 
 def test_a_replay_that_goes_on_and_one_that_was_given_up(run: MadeRun) -> None:
     journal = run.search(marked=False)
+    journal.write_text('{"event": "replay", "name": "clean-to-corrupt"}\n')
     assert apply(run)["deleted"] == []
     (journal.parent / "result.json").write_text("{}")
     assert len(apply(run, 4)["deleted"]) == 4
@@ -365,3 +367,30 @@ def test_a_guard_says_once_that_nothing_is_deleted(
 def test_a_number_to_keep_that_is_none(keep: Any) -> None:
     with pytest.raises(UsageError, match="keep must be at least 1"):
         check_keep(keep)
+
+
+def test_a_search_that_sdc_bisect_began(run: MadeRun) -> None:
+    def bisect(*arguments: object) -> None:
+        done = CliRunner().invoke(bisect_main, [str(one) for one in arguments])
+        assert done.exit_code in (0, 3), done.output
+
+    bisect("start", run.folder)
+    apply(run, 1)
+    assert run.steps == list(range(0, 800, 100))
+    bisect("good", run.folder, 200)
+    bisect("bad", run.folder, 500)
+    apply(run, 1)
+    assert run.steps == [200, 300, 400, 500, 700]
+    bisect("reset", run.folder)
+    apply(run, 1)
+    assert run.steps == [700]
+
+
+@pytest.mark.parametrize(
+    "asked", [{"first_good": True}, {"noise": {}, "scan": True}, {"repeat": 3}]
+)
+def test_a_search_of_another_kind_holds_everything(run: MadeRun, asked: dict[str, Any]) -> None:
+    journal = run.search(probe(200, "clean"), probe(500, "corrupt"))
+    start = json.dumps({"event": "start", "asked": asked})
+    journal.write_text("\n".join([start, *journal.read_text().splitlines()[1:]]))
+    assert apply(run, 1)["deleted"] == []

@@ -17,6 +17,7 @@ OPEN: Final = "open"
 JOURNAL: Final = "journal.jsonl"
 RESULT: Final = "result.json"
 RECENT: Final = 86400.0  # seconds; a search that is silent for longer is not going on
+_LONGEST: Final = 1 << 20  # bytes of a journal's line
 _ALL: Final = (-(2**63), 2**63 - 1)
 _PLAIN: Final = {"start", "probe", "skip", "touched", "stopped"}
 
@@ -44,9 +45,23 @@ def _of(folder: Path, now: float) -> list[Span]:
         journal = session / JOURNAL
         if session.name == marked or not session.name.isdigit() or (session / RESULT).exists():
             continue
-        if journal.exists() and now - journal.stat().st_mtime < RECENT:
+        if _goes_on(journal, now):
             found.append(Span(*_ALL, f"{folder.name}/{session.name} has no answer yet"))
     return found
+
+
+def _goes_on(journal: Path, now: float) -> bool:
+    """Whether a session that is not marked may be a replay at work; a search would be marked."""
+    try:
+        if now - journal.stat().st_mtime >= RECENT:
+            return False
+        with journal.open("rb") as file:
+            first = json.loads(file.readline(_LONGEST))
+        return bool(first["event"] != "start")
+    except FileNotFoundError:
+        return False
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return True
 
 
 def _marked(mark: Path) -> str | None:
@@ -68,8 +83,9 @@ def _bracket(journal: Path) -> tuple[int, int]:
 
 def _between(events: list[Mapping[str, Any]]) -> tuple[int, int]:
     asked = events[0]["asked"] if events else {}
-    backwards = asked.get("first_good") or asked.get("noise") or asked.get("scan")
-    if backwards or not {event["event"] for event in events} <= _PLAIN:
+    odd = any(asked.get(key) for key in ("first_good", "noise", "scan"))
+    odd = odd or asked.get("repeat", 1) != 1
+    if odd or not {event["event"] for event in events} <= _PLAIN:
         return _ALL
     said = {e["checkpoint"]: (int(e["step"]), e["verdict"]) for e in events if "verdict" in e}
     corrupt = [step for step, verdict in said.values() if verdict == "corrupt"]
