@@ -195,7 +195,8 @@ def test_a_replay_that_goes_on_and_one_that_was_given_up(run: MadeRun) -> None:
     journal = run.search(marked=False)
     journal.write_text('{"event": "replay", "name": "clean-to-corrupt"}\n')
     assert apply(run)["deleted"] == []
-    (journal.parent / "result.json").write_text("{}")
+    answer = {"command": "verify", "last_clean": 12, "first_corrupt": 13}
+    (journal.parent / "result.json").write_text(json.dumps(answer))
     assert len(apply(run, 4)["deleted"]) == 4
     (journal.parent / "result.json").unlink()
     os.utime(journal, (T0, T0))
@@ -394,3 +395,15 @@ def test_a_search_of_another_kind_holds_everything(run: MadeRun, asked: dict[str
     start = json.dumps({"event": "start", "asked": asked})
     journal.write_text("\n".join([start, *journal.read_text().splitlines()[1:]]))
     assert apply(run, 1)["deleted"] == []
+
+
+def test_the_bracket_that_a_search_found_stays_for_a_month(run: MadeRun) -> None:
+    result = run.search(marked=False).with_name("result.json")
+    result.write_text("{")
+    assert apply(run, 1)["deleted"] == []
+    result.write_text(json.dumps({"command": "run", "last_clean": 200, "first_corrupt": 300}))
+    apply(run, 1)
+    assert run.steps == [200, 300, 700]
+    os.utime(result, (T0, T0))
+    apply(run, 1)
+    assert run.steps == [700]

@@ -1,4 +1,4 @@
-"""Open searches for the first corrupt checkpoint: what they are about stays.
+"""Searches for the first corrupt checkpoint: what they are about, or have found, stays.
 
 Read is as little of a session's journal as is needed, and whatever is not certain is taken for
 "about everything".
@@ -17,13 +17,14 @@ OPEN: Final = "open"
 JOURNAL: Final = "journal.jsonl"
 RESULT: Final = "result.json"
 RECENT: Final = 86400.0  # seconds; a search that is silent for longer is not going on
+FOLLOWED_UP: Final = 30 * 86400.0  # seconds in which the answer of a search may be replayed
 _LONGEST: Final = 1 << 20  # bytes of a journal's line
 _ALL: Final = (-(2**63), 2**63 - 1)
 _PLAIN: Final = {"start", "probe", "skip", "touched", "stopped"}
 
 
 def open_searches(folders: Iterable[Path], now: float) -> tuple[Span, ...]:
-    """The steps that searches are about which lie in these folders of sessions.
+    """The steps that searches are about, or found, which lie in these folders of sessions.
 
     Args:
         folders: each with numbered sessions and a mark `open`; they need not be there.
@@ -42,12 +43,28 @@ def _of(folder: Path, now: float) -> list[Span]:
         journal = folder / marked / JOURNAL
         found.append(Span(*_bracket(journal), f"the search {folder.name}/{marked} is open"))
     for session in folder.iterdir():
-        journal = session / JOURNAL
-        if session.name == marked or not session.name.isdigit() or (session / RESULT).exists():
+        if session.name == marked or not session.name.isdigit():
             continue
-        if _goes_on(journal, now):
-            found.append(Span(*_ALL, f"{folder.name}/{session.name} has no answer yet"))
+        name = f"{folder.name}/{session.name}"
+        if (session / RESULT).exists():
+            found += [Span(*one, f"the answer of {name}") for one in _answer(session, now)]
+        elif _goes_on(session / JOURNAL, now):
+            found.append(Span(*_ALL, f"{name} has no answer yet"))
     return found
+
+
+def _answer(session: Path, now: float) -> list[tuple[int, int]]:
+    """The bracket that a search found lately: it is what would be replayed."""
+    try:
+        if now - (session / RESULT).stat().st_mtime >= FOLLOWED_UP:
+            return []
+        content = json.loads((session / RESULT).read_text(encoding="utf-8"))
+        if content["command"] != "run" or content["first_corrupt"] is None:
+            return []  # of a replay the step is known, and convictions.jsonl says it
+        last_clean = content["last_clean"]
+        return [(_ALL[0] if last_clean is None else int(last_clean), int(content["first_corrupt"]))]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return [_ALL]
 
 
 def _goes_on(journal: Path, now: float) -> bool:
