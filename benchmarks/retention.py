@@ -18,7 +18,7 @@ import argparse
 import numpy as np
 from machine import line, machine
 
-from sdc_guard.archive.retention.classic import _others, grandfathers
+from sdc_guard.archive.retention.classic import grandfathers, others
 from sdc_guard.archive.retention.latency import Floats, LogUniform, least_excess
 from sdc_guard.archive.retention.moments import Moments
 from sdc_guard.archive.retention.policies import POLICIES, Policy
@@ -29,7 +29,7 @@ LATENCY = LogUniform(0.05, 100.0)
 
 def usual_split(moments: Moments) -> tuple[int, ...]:
     """Of 12: seven days, four weeks, one month, as backups are often kept."""
-    return _others(moments, grandfathers(moments, max(1, moments.count // 12), moments.count // 3))
+    return others(moments, grandfathers(moments, max(1, moments.count // 12), moments.count // 3))
 
 
 def histories(policy: Policy, count: int) -> list[Floats]:

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner, Result
 from segment_writers import SegmentWriter
 
 from sdc_guard.archive.manifest import Manifest, Status
 from sdc_guard.archive.save import LATEST
+from sdc_guard.cli import main
 from sdc_guard.store.run_file import Attempt, RunFile
 
 T0 = 1_700_000_000.0
@@ -73,3 +75,18 @@ class MadeRun:
         if marked:
             (folder.parent / "open").write_text("0001\n")
         return journal
+
+
+def keep(run: MadeRun, *options: object, code: int = 0) -> Result:
+    """`sdc-guard keep` on it, which must end with this code."""
+    done = CliRunner().invoke(main, ["keep", str(run.folder), *map(str, options)])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def apply(run: MadeRun, count: int = 2, *options: object) -> dict[str, Any]:
+    """Keep the newest ones and no suspect, and delete; what --json says."""
+    policy = ("--policy", "keep-last", "--suspects", 0)
+    done = keep(run, "--count", count, *policy, "--apply", "--json", *options)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

@@ -19,13 +19,13 @@ _CLOSE = 1e-9  # days
 
 def keep_last(moments: Moments) -> tuple[int, ...]:
     """The newest ones."""
-    return _others(moments, ())
+    return others(moments, ())
 
 
 def uniform(moments: Moments) -> tuple[int, ...]:
     """The newest, and the first in each of count − 1 equal parts of the horizon."""
     width = moments.horizon / max(1, moments.count - 1)
-    return _others(moments, _firsts(moments, width))
+    return others(moments, _firsts(moments, width))
 
 
 def daily_weekly_monthly(moments: Moments) -> tuple[int, ...]:
@@ -36,7 +36,7 @@ def daily_weekly_monthly(moments: Moments) -> tuple[int, ...]:
     """
     months = min(math.ceil(moments.horizon / _MONTH), max(1, moments.count // 3))
     weeks = min(math.ceil(2 * _MONTH / _WEEK), moments.count // 3)
-    return _others(moments, grandfathers(moments, months, weeks))
+    return others(moments, grandfathers(moments, months, weeks))
 
 
 def grandfathers(moments: Moments, months: int, weeks: int) -> Iterator[int]:
@@ -64,7 +64,7 @@ def tower_of_hanoi(moments: Moments) -> tuple[int, ...]:
         for level in sorted(levels, reverse=True)
         if nth < len(levels[level])
     ]
-    return _others(moments, order)
+    return others(moments, order)
 
 
 def _low_zeros(number: int) -> int:
@@ -79,7 +79,7 @@ def _firsts(moments: Moments, width: float) -> list[int]:
     return [first[part] for part in sorted(first, reverse=True)]
 
 
-def _others(moments: Moments, order: Iterable[int]) -> tuple[int, ...]:
+def others(moments: Moments, order: Iterable[int]) -> tuple[int, ...]:
     """All but the newest one, the first ones of an order of importance, and then the newest."""
     free = moments.free
     kept: dict[int, None] = {}
