@@ -14,6 +14,7 @@ from .commands.keeping import compact, upload
 from .commands.planning import plan
 from .commands.proving import demo, selftest
 from .commands.reading import dashboard, export, metrics, sql, watch
+from .commands.retaining import keep
 
 
 @click.group(
@@ -44,6 +45,7 @@ for _command in (
     plan,
     compact,
     upload,
+    keep,
     strikes,
     check_log,
 ):
