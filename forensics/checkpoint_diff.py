@@ -99,7 +99,8 @@ def _compared(name: str, one: StoredTensor | None, other: StoredTensor | None) -
             return TensorDiff(name, "dtype", _dtypes(one, other), role=role)
         if one.shape != other.shape:
             return TensorDiff(name, "shape", _shapes(one, other), role=role)
-        return _by_bits(name, *read_alike([one, other]), role)
+        a, b = read_alike([one, other])
+        return _by_bits(name, a, b, role)
     except CheckpointUnreadable as error:
         return TensorDiff(name, "unreadable", error.what, role=role)
 

@@ -20,6 +20,7 @@ from sdc_guard.errors import CheckpointUnreadable, UsageError
 from sdc_guard.store.atomic import publish_text
 
 from .checkpoint import Checkpoint
+from .locations import is_local
 from .seal_tensors import SealedTensor
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _bytes(place: Path) -> bytes | None:
     try:
         status = place.stat()
     except FileNotFoundError:
-        if place.is_symlink():
+        if is_local(place) and place.is_symlink():
             raise _NoSealError("its seal is a link to nothing") from None
         return None
     mode = getattr(status, "st_mode", None)  # a store's files have none
