@@ -23,6 +23,8 @@ class StoredTensor:
             Raises CheckpointUnreadable if its bytes are not all there.
         head: reads its first bytes, row by row, as many as are cheap to read; None where that
             is no cheaper than all of them. Raises as `read`.
+        once: reads it with size 1 in each dimension along which it repeats what is stored; None
+            where it repeats nothing. Raises as `read`.
     """
 
     dtype: torch.dtype
@@ -30,6 +32,7 @@ class StoredTensor:
     files: tuple[Path, ...]
     read: Callable[[], torch.Tensor]
     head: Callable[[], bytes] | None = None
+    once: Callable[[], torch.Tensor] | None = None
 
     @property
     def numel(self) -> int:

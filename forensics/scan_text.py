@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from .index_text import notes_text, reasons_text
+from .index_text import names_of_several, notes_text, reasons_text
 from .scanning import Scanned, not_checkable
 
 _STATUSES = ("corrupt", "suspect", "clean", "untested")
@@ -13,11 +13,16 @@ _MOST_NAMED = 6  # tensors in a line
 _MOST_FOREIGN = 2
 
 
-def scan_line(one: Scanned) -> str:
-    """A checkpoint's line: step, verdict, why, and in brackets what is worth telling."""
+def scan_line(one: Scanned, name: str = "") -> str:
+    """A checkpoint's line: step, verdict, why, and in brackets what is worth telling.
+
+    Args:
+        one: the checkpoint.
+        name: of its file, where others are of that step, too.
+    """
     checkpoint = one.checkpoint
     verdict = one.status if one.readable else "unreadable"
-    told = reasons_text(one.reasons) + notes_text([*checkpoint.notes, *_not_evaluated(one)])
+    told = name + reasons_text(one.reasons) + notes_text([*checkpoint.notes, *_not_evaluated(one)])
     return f"{checkpoint.step:>10}  {verdict:<10}{told}".rstrip()
 
 
@@ -28,7 +33,13 @@ def scan_lines(found: Sequence[Scanned], *, values: bool = False) -> list[str]:
         found: by step.
         values: whether those of the clean ones were looked at, too.
     """
-    lines = [line for one in found for line in (scan_line(one), *_parts(one))] + summary(found)
+    names = names_of_several([one.checkpoint for one in found])
+    lines = [
+        line
+        for one, name in zip(found, names, strict=True)
+        for line in (scan_line(one, name), *_parts(one))
+    ]
+    lines += summary(found)
     return lines + not_looked_at(found, values=values)
 
 

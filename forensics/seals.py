@@ -6,51 +6,26 @@ The checkpoint's own files are never touched. The seal of `step-100.pt` is
 
 from __future__ import annotations
 
-import json
-import re
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import xxhash
 
-from sdc_guard.errors import CheckpointUnreadable, UsageError
-from sdc_guard.store.atomic import publish_text
+from sdc_guard.archive.compare import same_but_a_digit
+from sdc_guard.errors import CheckpointUnreadable
 
 from .checkpoint import Checkpoint
 from .content import Integrity
-from .seal_tensors import SealedTensor, sealed_tensors
+from .seal_file import Seal, put_seal, read_seal
+from .seal_tensors import sealed_tensors
 
-SCHEMA: Final = "sdc-bisect/seal/2"
-_WITHOUT_DIGESTS: Final = "sdc-bisect/seal/1"
-SUFFIX: Final = ".sdc-seal.json"
-_XXH3 = re.compile(r"[0-9a-f]{32}")
 _PIECE: Final = 4 << 20  # bytes read at once
-
-
-@dataclass(frozen=True)
-class Seal:
-    """What was there when a checkpoint was sealed.
-
-    Attributes:
-        step: of the checkpoint.
-        format: its name.
-        files: path below the checkpoint's own, to size in bytes and xxh3-128 in hexadecimal.
-        tensors: the names of those that the files hold.
-        digests: of those whose digest was taken; {} in seals of version 1.
-    """
-
-    step: int
-    format: str
-    files: Mapping[str, tuple[int, str]]
-    tensors: tuple[str, ...]
-    digests: Mapping[str, SealedTensor] = field(default_factory=dict)
-
-
-def seal_path(checkpoint: Checkpoint) -> Path:
-    """Where the seal of a checkpoint lies."""
-    return checkpoint.path.with_name(checkpoint.path.name + SUFFIX)
+_OTHER: Final = "not the bytes that were sealed"
+_SEAL_CHANGED: Final = "its seal itself changed, and has no checksum of itself (version 1)"
+_VERSION_1: Final = "by a seal of version 1, which has no checksum of itself"
 
 
 def write_seal(checkpoint: Checkpoint, tensors: tuple[str, ...]) -> Seal:
@@ -62,62 +37,12 @@ def write_seal(checkpoint: Checkpoint, tensors: tuple[str, ...]) -> Seal:
     """
     files = dict(_hashed(checkpoint.path))
     digests = sealed_tensors(checkpoint)
-    seal = Seal(checkpoint.step, checkpoint.format, files, tensors, digests)
-    content = {
-        "schema": SCHEMA,
-        "step": seal.step,
-        "format": seal.format,
-        "files": {name: list(entry) for name, entry in files.items()},
-        "tensors": list(tensors),
-        "digests": {name: one.as_dict() for name, one in digests.items()},
-    }
-    place = seal_path(checkpoint)
-    try:
-        publish_text(place, json.dumps(content, indent=1) + "\n")
-    except OSError as error:
-        raise UsageError(
-            f"the seal cannot be written ({error.strerror})", where=str(place)
-        ) from None
+    seal = Seal(
+        checkpoint.step, checkpoint.format, files, tensors, digests,
+        checkpoint.path.name, float(int(time.time())), True,
+    )  # fmt: skip
+    put_seal(checkpoint, seal)
     return seal
-
-
-def read_seal(checkpoint: Checkpoint) -> Seal | None:
-    """The seal of a checkpoint; None if there is none.
-
-    Raises:
-        CheckpointUnreadable: it is damaged, or of a newer version.
-    """
-    place = seal_path(checkpoint)
-    try:
-        content = json.loads(place.read_text(encoding="utf-8"))
-        return _parsed(content)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointUnreadable(
-            f"its seal cannot be read ({type(error).__name__})", where=str(place)
-        ) from None
-
-
-def _parsed(content: dict[str, Any]) -> Seal:
-    if content["schema"] not in (SCHEMA, _WITHOUT_DIGESTS):
-        raise ValueError("of another version")
-    files = {
-        str(name): (_whole(size), str(value)) for name, (size, value) in content["files"].items()
-    }
-    if not files or not all(_XXH3.fullmatch(value) for _, value in files.values()):
-        raise ValueError("a checksum that is none")
-    tensors = tuple(map(str, content["tensors"]))
-    stored = content["digests"] if content["schema"] == SCHEMA else {}
-    digests = {str(name): SealedTensor.of_dict(one) for name, one in stored.items()}
-    return Seal(_whole(content["step"]), str(content["format"]), files, tensors, digests)
-
-
-def _whole(value: object) -> int:
-    """A step, or bytes: below 2^63, as stores keep them."""
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError("no step or size where one belongs")
-    return value
 
 
 @dataclass(frozen=True)
@@ -146,31 +71,73 @@ def compare_with_seal(checkpoint: Checkpoint) -> Compared | None:
     """Every byte of a checkpoint against its seal; None if it has none.
 
     It asks nothing of what the bytes mean: a file that no reader can make anything of any more is
-    compared as well.
+    compared as well. A seal that came along with another name fits where the bytes do.
 
     Raises:
-        CheckpointUnreadable: a file cannot be read, or the seal is damaged or of a newer version.
+        CheckpointUnreadable: a file cannot be read, or the seal is no testimony: damaged, of a
+            newer version, or of another checkpoint.
     """
     seal = read_seal(checkpoint)
     if seal is None:
         return None
+    found = _compared(checkpoint, seal)
+    if found.changed and (why := _no_testimony(checkpoint, found)):
+        raise CheckpointUnreadable(why, where=str(checkpoint.path))
+    return found
+
+
+def _compared(checkpoint: Checkpoint, seal: Seal) -> Compared:
     files = dict(_files(checkpoint.path))
+    sealed = dict(seal.files)
+    if len(sealed) == 1 and checkpoint.path.is_file():
+        sealed = dict(zip(files, sealed.values(), strict=True))  # whatever it was called then
     changed: dict[str, str] = {}
     count = 0
-    for name, (size, value) in seal.files.items():
+    for name, (size, value) in sealed.items():
         if name not in files:
             changed[name] = "missing, and it was there when it was sealed"
             continue
         there = _size(files[name])
-        if there != size:
-            changed[name] = f"{there:,} of {size:,} bytes that were sealed"
-            if there > size:
-                changed[name] = f"{there:,} bytes, and {size:,} were sealed"
-            continue
-        count += size
-        if _hash(name, files[name])[1] != value:
-            changed[name] = "not the bytes that were sealed"
-    return Compared(seal, changed, bool(files.keys() - seal.files.keys()), count)
+        if there == size or not seal.checked:
+            count += there
+            found = _hash(name, files[name])[1]
+            if found == value and there == size:
+                continue
+            if not seal.checked and same_but_a_digit(found, value):
+                raise CheckpointUnreadable(_SEAL_CHANGED, where=str(checkpoint.path))
+        changed[name] = _other_size(there, size) if there != size else _OTHER
+        if not seal.checked:
+            changed[name] += f", {_VERSION_1}"
+    return Compared(seal, changed, bool(files.keys() - sealed.keys()), count)
+
+
+def _other_size(there: int, size: int) -> str:
+    if there > size:
+        return f"{there:,} bytes, and {size:,} were sealed"
+    return f"{there:,} of {size:,} bytes that were sealed"
+
+
+def _no_testimony(checkpoint: Checkpoint, found: Compared) -> str:
+    """Why a seal that does not fit convicts nothing; "" if it does."""
+    seal = found.seal
+    if not _is_of(checkpoint, seal):
+        return f"its seal is of another file ({_sealed_name(seal)}), and says nothing of this one"
+    if not seal.checked and seal.step != checkpoint.step and len(found.changed) == len(seal.files):
+        return f"its seal is of another step ({seal.step}, version 1), and says nothing of this one"
+    if not seal.checked and found.added and any("missing" in why for why in found.changed.values()):
+        return "its seal names other files, and has no checksum of itself (version 1)"
+    return ""
+
+
+def _is_of(checkpoint: Checkpoint, seal: Seal) -> bool:
+    """Whether a seal is of a checkpoint of that name; what version 1 does not say counts as so."""
+    return _sealed_name(seal) in ("", checkpoint.path.name) or (
+        not seal.name and checkpoint.path.is_dir()
+    )
+
+
+def _sealed_name(seal: Seal) -> str:
+    return seal.name or (next(iter(seal.files)) if len(seal.files) == 1 else "")
 
 
 def with_seal(found: Integrity, compared: Compared | None) -> Integrity:
@@ -182,14 +149,27 @@ def with_seal(found: Integrity, compared: Compared | None) -> Integrity:
     return Integrity({}, (*found.intact, *found.unchecked), (), found.bytes)
 
 
+def saved_anew(seal: Seal) -> str:
+    """What may have become of a file that is another one, and sound by itself."""
+    when = f" (seal of {seal.day})" if seal.day else ""
+    return f"or it was saved anew since it was sealed{when}: then seal it again with --again"
+
+
 def with_sealed_step(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint, of the step that it was sealed with: what is in it may have changed since."""
+    """The checkpoint, of the step that it was sealed with: what is in it may have changed since.
+
+    Where the seal fits its own checksum and is of a checkpoint of that name, or, of version 1,
+    where the name says that step, too.
+    """
     try:
         seal = read_seal(checkpoint)
     except CheckpointUnreadable:
         return checkpoint
     if seal is None or seal.step == checkpoint.step:
         return checkpoint
+    if not _is_of(checkpoint, seal) or not (seal.checked or checkpoint.named_step == seal.step):
+        note = f"its seal says step {seal.step}: of another file, or changed"
+        return replace(checkpoint, notes=(*checkpoint.notes, note))
     note = f"now it says step {checkpoint.step}, and {seal.step} when it was sealed"
     named = None if checkpoint.named_step == seal.step else checkpoint.named_step
     return replace(checkpoint, step=seal.step, named_step=named, notes=(*checkpoint.notes, note))

@@ -124,7 +124,7 @@ def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
 def _names_unproven(candidates: Sequence[Checkpoint]) -> tuple[str, ...]:
     """That DCP's metadata has no checksum, where there is a checkpoint of it without a seal."""
     from ..readers import dcp
-    from ..seals import seal_path
+    from ..seal_file import seal_path
 
     found = any(one.format == dcp.FORMAT and not seal_path(one).exists() for one in candidates)
     return (_NO_NAMES,) if found else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -67,11 +68,30 @@ def content_of(
         name: StoredTensor(
             stored.dtype, stored.shape, (file,), partial(read, stored),
             partial(head, stored) if head and _by_rows(stored) else None,
+            partial(read, _once(stored)) if _repeats(stored) else None,
         )
         for name, stored in found.tensors.items()
     }  # fmt: skip
     step = step_inside(found.numbers, tensors)
     return Content(tensors, found.aliases, found.numbers, found.foreign, step)
+
+
+def _repeats(stored: Described) -> bool:
+    """Whether it repeats what is stored along a dimension."""
+    alike = len(stored.shape) == len(stored.stride)
+    return alike and any(
+        size > 1 and stride == 0 for size, stride in zip(stored.shape, stored.stride, strict=True)
+    )
+
+
+def _once(stored: Described) -> Described:
+    """Without what repeats along a dimension."""
+    sides = [
+        (min(size, 1), 1) if stride == 0 else (size, stride)
+        for size, stride in zip(stored.shape, stored.stride, strict=True)
+    ]
+    shape, strides = tuple(side[0] for side in sides), tuple(side[1] for side in sides)
+    return replace(stored, shape=shape, stride=strides)
 
 
 def _by_rows(stored: Described) -> bool:
