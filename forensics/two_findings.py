@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from .oracles.judgement import Judgement, Oracle
 
+ALSO_DAMAGED: Final = "damaged, too, of those judged"
 _MOST: Final = 6  # steps in a sentence
 
 
@@ -92,7 +93,7 @@ def told_apart(damaged: Sequence[int], state: State) -> list[str]:
     if more:
         named = ", ".join(map(str, more)) + ", ..." * (len(damaged) > _MOST + 1)
         noun = "checkpoint" if len(damaged) == 2 else "checkpoints"
-        lines.append(f"damaged, too, of those judged: the files of {noun} {named}")
+        lines.append(f"{ALSO_DAMAGED}: the files of {noun} {named}")
     if state.verdict == "corrupt":
         start = "start" if state.last_clean is None else state.last_clean
         lines.append(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .result import Result
-from .two_findings import State, told_apart
+from .two_findings import ALSO_DAMAGED, State, told_apart
 
 
 def with_values(damaged: Result, values: Result) -> Result:
@@ -15,8 +16,9 @@ def with_values(damaged: Result, values: Result) -> Result:
         damaged: names a damaged file.
         values: of a search by statistics that passed over the damaged ones.
     """
-    if values.first_corrupt is None:
-        looked = {probe["step"] for probe in values.probes}
+    damaged = _with_files(damaged, values.damaged_files)
+    if values.first_corrupt is None or values.first_corrupt in values.trusted:
+        looked = {probe["step"] for probe in values.probes if probe["verdict"] == "clean"}
         count = f"{len(looked)} other {'checkpoint' if len(looked) == 1 else 'checkpoints'}"
         said = f"the values of {count} look as a training leaves them: that does not prove it sound"
         return replace(damaged, evidence=(*damaged.evidence, said))
@@ -32,3 +34,15 @@ def with_values(damaged: Result, values: Result) -> Result:
         probes=(*damaged.probes, *values.probes),
         evidence=(*damaged.evidence, *told_apart(damaged.damaged_files[:1], state)),
     )
+
+
+def _with_files(damaged: Result, more: Sequence[int]) -> Result:
+    """The answer with the damaged files that the search of the values met, too."""
+    if not {*more} - {*damaged.damaged_files}:
+        return damaged
+    files = tuple(sorted({*damaged.damaged_files, *more}))
+    first = damaged.first_corrupt
+    named = [step for step in files if step != first]
+    known = [line for line in damaged.evidence if not line.startswith(ALSO_DAMAGED)]
+    told = told_apart([files[0] if first is None else first, *named], State("unknown"))
+    return replace(damaged, damaged_files=files, evidence=(*known, *told))

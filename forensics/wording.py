@@ -51,6 +51,11 @@ def _located(result: Mapping[str, Any], corrupt: int, between: str) -> str:
     if confidence is not None:
         certainty = f"with a probability of {percent(confidence)}, {certainty}"
     recorded = ", as far as recorded" if _partly(result) else ""
+    if corrupt in result.get("trusted", ()):
+        return (
+            f"Checkpoint {corrupt} is corrupt by your word, no judge looked at it; the first "
+            f"corrupt one is in {between}: {certainty}."
+        )
     if result.get("state") is not None:
         return _damaged(result, corrupt, between, recorded)
     if result["exact"]:

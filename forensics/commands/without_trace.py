@@ -71,6 +71,7 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     """
     from ..oracles.integrity import IntegrityOracle
     from ..oracles.statistics import StatisticsOracle
+    from ..oracles.whole_files import WholeFiles
     from ..result import Result
     from ..sessions.state import Stage
 
@@ -78,6 +79,7 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     names = _names_unproven(candidates)
     judge = IntegrityOracle()
     found: Stage | Result
+    looked_at: tuple[int, ...] = ()
     # what is read in vain is large: whether there are checksums at all is seen at both ends
     begun = turns.said_by(judge)
     if not begun and (unproven := _ends_unproven(candidates)):
@@ -87,36 +89,46 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     if isinstance(found, Result):
         if found.first_corrupt is not None:
             if turns.others_judged(judge):
-                proven = turns.judged(judge, executor)
+                proven = turns.judged(judge, executor, of_bytes=True)
                 return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES, *names))
             answer = _with_values(found, turns, executor)
             return replace(answer, evidence=(*answer.evidence, *names))
         said = ("the bytes of those judged fit their checksums", *names)
+        looked_at = _steps_judged(found)
         found = Stage(judge.name, found.last_clean, None, said, found.skipped)
     stage = turns.over(found)
-    suspected = turns.judged(StatisticsOracle(candidates), executor)
+    statistics = WholeFiles(StatisticsOracle(candidates), looked_at)
+    suspected = turns.judged(statistics, executor)
     answer = replace(suspected, evidence=(*suspected.evidence, *stage.said, _ONLY_VALUES))
     return _with_unread(answer, candidates, stage.skipped)
+
+
+def _steps_judged(result: Result) -> tuple[int, ...]:
+    """Steps that the search has a verdict of."""
+    return tuple(one["step"] for one in result.probes if one["verdict"] != "untestable")
 
 
 def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
     """A damaged file says nothing of the training: look at the values of the others, too.
 
-    Between ends that were given, or in the mirror, what is damaged is all that was asked for. The
+    Up to an end that is damaged, and in the mirror, what is damaged is all that was asked for. The
     session keeps nothing of it: its question is answered.
     """
     from ..bracket import find_bracket
     from ..oracles.statistics import StatisticsOracle
+    from ..oracles.whole_files import WholeFiles
     from ..values_besides import with_values
 
     candidates, asked = turns.search.candidates, turns.search.asked
-    if asked.good is not None or asked.bad is not None or asked.first_good:
+    damaged = {*proven.damaged_files}
+    if asked.first_good or asked.good is not None or asked.bad in damaged:
         return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES))
-    others = replace(asked, skip=tuple({*asked.skip, *proven.damaged_files}))
-    judge = StatisticsOracle(candidates)
+    others = replace(asked, skip=tuple({*asked.skip, *damaged}))
+    sound = [one for one in candidates if one.step not in damaged]  # those to compare with
+    judge = WholeFiles(StatisticsOracle(sound), _steps_judged(proven))
     try:
         values = find_bracket(candidates, judge, None, turns.tell, others, executor)
-    except ArchiveIncomplete as error:
+    except (ArchiveIncomplete, UsageError) as error:
         return replace(proven, evidence=(*proven.evidence, f"of values nothing: {error.what}"))
     return with_values(proven, values)
 
@@ -142,6 +154,7 @@ def _with_unread(
 ) -> Result:
     """Say which checkpoints could not be read, also where the last judge was not asked of them."""
     unread = {one.step for one in candidates if not one.readable} | {*skipped}
+    unread -= {*_steps_judged(result)}  # checksums said nothing of them, and their values did
     if not unread - {*result.skipped}:
         return result
     everything = tuple(sorted(unread | {*result.skipped}))
@@ -150,10 +163,15 @@ def _with_unread(
 
 
 def _ends_unproven(candidates: Sequence[Checkpoint]) -> str:
-    """Why checksums cannot judge the archive, by its first and last readable checkpoint; or ""."""
+    """Why checksums cannot judge the archive, by its first and last readable checkpoint; or "".
+
+    Where there are several formats the ends say nothing of what lies between them.
+    """
     from ..oracles.integrity import IntegrityOracle
 
     readable = [one for one in candidates if one.readable]
+    if len({one.format for one in readable}) > 1:
+        return ""
     ends = [IntegrityOracle().judge(one) for one in (*readable[:1], *readable[-1:])]
     if ends and all(judgement.verdict == "untestable" for judgement in ends):
         return ends[0].reason
