@@ -86,6 +86,9 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
         found = Stage(judge.name, said=(f"not proven: {unproven}",))
     else:
         found = turns.before(judge, executor)
+        if isinstance(found, Stage) and found.low is not None and not turns.others_judged(judge):
+            left = {*found.skipped}  # of a search that goes on: the rest had its say
+            looked_at = tuple(one.step for one in candidates if one.step not in left)
     if isinstance(found, Result):
         if found.first_corrupt is not None:
             if turns.others_judged(judge):
@@ -94,7 +97,7 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
             answer = _with_values(found, turns, executor)
             return replace(answer, evidence=(*answer.evidence, *names))
         said = ("the bytes of those judged fit their checksums", *names)
-        looked_at = _steps_judged(found)
+        looked_at = _steps_judged(found, judge.name)
         found = Stage(judge.name, found.last_clean, None, said, found.skipped)
     stage = turns.over(found)
     statistics = WholeFiles(StatisticsOracle(candidates), looked_at)
@@ -103,9 +106,10 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     return _with_unread(answer, candidates, stage.skipped)
 
 
-def _steps_judged(result: Result) -> tuple[int, ...]:
-    """Steps that the search has a verdict of."""
-    return tuple(one["step"] for one in result.probes if one["verdict"] != "untestable")
+def _steps_judged(result: Result, judge: str) -> tuple[int, ...]:
+    """Steps that the search has a verdict of, by that judge."""
+    told = (one for one in result.probes if one["oracle"] == judge)
+    return tuple(one["step"] for one in told if one["verdict"] != "untestable")
 
 
 def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
@@ -125,7 +129,7 @@ def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
         return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES))
     others = replace(asked, skip=tuple({*asked.skip, *damaged}))
     sound = [one for one in candidates if one.step not in damaged]  # those to compare with
-    judge = WholeFiles(StatisticsOracle(sound), _steps_judged(proven))
+    judge = WholeFiles(StatisticsOracle(sound), _steps_judged(proven, "integrity"))
     try:
         values = find_bracket(candidates, judge, None, turns.tell, others, executor)
     except (ArchiveIncomplete, UsageError) as error:
@@ -154,7 +158,9 @@ def _with_unread(
 ) -> Result:
     """Say which checkpoints could not be read, also where the last judge was not asked of them."""
     unread = {one.step for one in candidates if not one.readable} | {*skipped}
-    unread -= {*_steps_judged(result)}  # checksums said nothing of them, and their values did
+    unread -= {
+        *_steps_judged(result, "statistics")
+    }  # checksums said nothing of them, and their values did
     if not unread - {*result.skipped}:
         return result
     everything = tuple(sorted(unread | {*result.skipped}))
