@@ -99,10 +99,10 @@ class InTurn:
             entry.by == judge.name for entry in state.entries
         )
 
-    def others_judged(self, judge: Oracle) -> bool:
-        """Whether somebody else has judged in this session."""
+    def others_judged(self, *names: str) -> bool:
+        """Whether somebody else than judges of these names has judged in this session."""
         entries = () if self.live is None else self.live.state.entries
-        return any(x.judgement is not None and x.by != judge.name for x in entries)
+        return any(x.judgement is not None and x.by not in names for x in entries)
 
     def _searched(
         self, part: Standing, judge: Oracle, executor: Executor, first: tuple[int | None, ...]

@@ -24,7 +24,8 @@ class Result:
         last_clean: step of the last clean checkpoint, or for verify of the last clean step.
         first_corrupt: step of the first corrupt checkpoint, or for verify the first corrupt
             step; None when nothing corrupt was found.
-        exact: for run, whether no untestable or missing checkpoint lies between the two; for
+        exact: for run, whether no untestable, skipped or missing checkpoint lies between the two
+            (before `last_clean` there may be some); for
             verify, whether the step is proven.
         proven: whether an exact comparison convicts; else it is a suspicion.
         skipped: steps of checkpoints that could not be judged.

@@ -113,6 +113,7 @@ def _write(output: Path, text: str) -> UsageError | None:
         what = f"the report cannot be written ({error.strerror})"
         return UsageError(what, where=str(output))
     progress(f"written: {output} ({len(text.encode()) / 1000:,.0f} kB)")
+    return None
 
 
 def _gathered(given: str | None, named: Path | None) -> Report:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..oracles.judgement import Oracle
     from ..result import Result
     from ..search.asked import Asked
+    from ..sessions.state import Stage
 
 JUDGES: Final = ("integrity", "consistency", "statistics")
 _ONLY_BYTES: Final = (
@@ -86,12 +87,11 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
         found = Stage(judge.name, said=(f"not proven: {unproven}",))
     else:
         found = turns.before(judge, executor)
-        if isinstance(found, Stage) and found.low is not None and not turns.others_judged(judge):
-            left = {*found.skipped}  # of a search that goes on: the rest had its say
-            looked_at = tuple(one.step for one in candidates if one.step not in left)
+        if isinstance(found, Stage):
+            looked_at = _steps_of(found, turns)
     if isinstance(found, Result):
         if found.first_corrupt is not None:
-            if turns.others_judged(judge):
+            if turns.others_judged(judge.name):
                 proven = turns.judged(judge, executor, of_bytes=True)
                 return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES, *names))
             answer = _with_values(found, turns, executor)
@@ -104,6 +104,14 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     suspected = turns.judged(statistics, executor)
     answer = replace(suspected, evidence=(*suspected.evidence, *stage.said, _ONLY_VALUES))
     return _with_unread(answer, candidates, stage.skipped)
+
+
+def _steps_of(stage: Stage, turns: InTurn) -> tuple[int, ...]:
+    """Steps that checksums judged in a search that goes on: all but those it could not."""
+    left = {*stage.skipped}
+    if stage.low is None or turns.search.asked.trust_ends or turns.others_judged(*JUDGES):
+        return ()  # nobody knows which
+    return tuple(one.step for one in turns.search.candidates if one.step not in left)
 
 
 def _steps_judged(result: Result, judge: str) -> tuple[int, ...]:
