@@ -62,6 +62,8 @@ class Result:
         damaged_files: for run, steps of the checkpoints judged whose stored bytes are wrong.
         state: for run, where `first_corrupt` is a damaged file, what is known of the training:
             that is another finding.
+        unreadable: for run, checkpoints that nobody can restore from, for their files cannot be
+            read: {step, path, reason}.
     """
 
     command: str
@@ -93,6 +95,7 @@ class Result:
     first_clean: int | None = None
     damaged_files: tuple[int, ...] = ()
     state: State | None = None
+    unreadable: tuple[dict[str, Any], ...] = ()
 
     @classmethod
     def of_bracket(cls, stored: dict[str, Any]) -> Result:
@@ -115,6 +118,7 @@ class Result:
             trusted=tuple(stored.get("trusted", ())),
             damaged_files=tuple(stored.get("damaged_files", ())),
             state=State(**stored["state"]) if stored.get("state") else None,
+            unreadable=tuple(stored.get("unreadable", ())),
         )
 
     @property
@@ -158,6 +162,7 @@ class Result:
             "trusted": list(self.trusted),
             "stable": self.stable,
             "damaged_files": list(self.damaged_files),
+            "unreadable": list(self.unreadable),
         }
         if self.state is not None:
             content["state"] = self.state.as_dict()

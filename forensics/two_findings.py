@@ -23,7 +23,9 @@ class State:
     Attributes:
         verdict: "corrupt" where a checkpoint was judged so for its state; "sound" where the judge
             says of the state itself that it is, up to `last_clean`; else "unknown".
-        last_clean: step of the last checkpoint whose state is clean before that; None if none.
+        last_clean: step of the last checkpoint whose state is clean before that; None if none. Of
+            "unknown" that of the last whose values look as a training leaves them, which does not
+            prove it sound; None where nobody looked at them.
         first_corrupt: step of the first that was judged corrupt for its state; None if none was.
         proven: whether an exact comparison says so.
         reason: of the judgement.
@@ -81,12 +83,13 @@ def state_of(steps: Sequence[int], judgements: Mapping[int, Judgement], oracle: 
     return State("unknown")
 
 
-def told_apart(damaged: Sequence[int], state: State) -> list[str]:
+def told_apart(damaged: Sequence[int], state: State, all_judged: bool = False) -> list[str]:
     """Both findings, each with its evidence.
 
     Args:
         damaged: steps of damaged files, at least one.
         state: of the training.
+        all_judged: whether every checkpoint was judged, and not only those of a bisection.
     """
     more = damaged[1 : _MOST + 1]
     lines = []
@@ -98,7 +101,8 @@ def told_apart(damaged: Sequence[int], state: State) -> list[str]:
         start = "start" if state.last_clean is None else state.last_clean
         lines.append(
             f"a second finding, of the training: a transition was seen in ({start}, "
-            f"{state.first_corrupt}]: {state.reason}; --scan judges every one"
+            f"{state.first_corrupt}]: {state.reason}"
+            + ("" if all_judged else "; --scan judges every one")
         )
     return lines
 
@@ -129,4 +133,9 @@ def training_in_words(state: Mapping[str, Any], damaged: int, recorded: str) -> 
         )
     if state["verdict"] == "sound":
         return f"Of the training: its state is clean up to checkpoint {last}{recorded}."
+    if last is not None:
+        return (
+            "Whether the training was sound is not shown by bytes; no value looks unusual up to "
+            f"checkpoint {last}."
+        )
     return "Whether the training was sound is not shown by bytes."

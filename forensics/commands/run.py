@@ -97,9 +97,13 @@ def run_command(
     transitions from step to step that were compared. Below 1 "clean" means as far as recorded.
     `verify` names the step.
 
+    A checkpoint whose file cannot be read (truncated, empty, no permission) is no evidence either
+    way, and is named with its reason: `unreadable` in the JSON output.
+
     \b
     Exit codes: 0 nothing is corrupt, 1 the bracket is exact, 2 usage, or
-    COMMAND failed, 3 a range only, 5 no checkpoint, or none that can be judged, 130 Ctrl-C.
+    COMMAND failed, 3 a range only, or nothing corrupt among those judged while one that cannot
+    be read or tested may be, 5 no checkpoint, or none that can be judged, 130 Ctrl-C.
 
     \b
     Examples:

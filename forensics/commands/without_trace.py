@@ -96,7 +96,7 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
                 return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES, *names))
             answer = _with_values(found, turns, executor)
             return replace(answer, evidence=(*answer.evidence, *names))
-        said = ("the bytes of those judged fit their checksums", *names)
+        said = (_bytes_fit(found, candidates), *names)
         looked_at = _steps_judged(found, judge.name)
         found = Stage(judge.name, found.last_clean, None, said, found.skipped)
     stage = turns.over(found)
@@ -124,7 +124,8 @@ def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
     """A damaged file says nothing of the training: look at the values of the others, too.
 
     Up to an end that is damaged, and in the mirror, what is damaged is all that was asked for. The
-    session keeps nothing of it: its question is answered.
+    session's journal keeps nothing of it, for its question is answered; the result does. Of what
+    looks sound the bytes of the newest are read, too: that one is to restore from.
     """
     from ..bracket import find_bracket
     from ..oracles.statistics import StatisticsOracle
@@ -142,7 +143,46 @@ def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
         values = find_bracket(candidates, judge, None, turns.tell, others, executor)
     except (ArchiveIncomplete, UsageError) as error:
         return replace(proven, evidence=(*proven.evidence, f"of values nothing: {error.what}"))
-    return with_values(proven, values)
+    return _with_newest_read(with_values(proven, values, asked.scan), turns)
+
+
+def _with_newest_read(answer: Result, turns: InTurn) -> Result:
+    """Checksums of the newest checkpoint before the state's break, and of older damaged ones."""
+    from ..oracles.integrity import IntegrityOracle
+
+    state, judge = answer.state, IntegrityOracle()
+    last = None if state is None else state.last_clean
+    if last is None:
+        return answer
+    read = {one["step"]: one["verdict"] for one in answer.probes if one["oracle"] == judge.name}
+    wrong = {one["step"] for one in answer.probes if one["verdict"] == "corrupt"}
+    before = [one for one in turns.search.candidates if one.readable and one.step <= last]
+    for one in reversed(before):
+        if one.step in wrong:
+            continue
+        if one.step in read:
+            return answer
+        found = judge.judge(one)
+        turns.tell(f"step {one.step}: {found.verdict}, {found.reason}")
+        probe = {"step": one.step, "verdict": found.verdict, "reason": found.reason}
+        answer = replace(answer, probes=(*answer.probes, {**probe, "oracle": judge.name}))
+        if not found.stored_bytes:
+            return answer
+        damaged = tuple(sorted({*answer.damaged_files, one.step}))
+        said = f"damaged, too: the file of checkpoint {one.step}: {found.reason}"
+        answer = replace(answer, damaged_files=damaged, evidence=(*answer.evidence, said))
+    return answer
+
+
+def _bytes_fit(found: Result, candidates: Sequence[Checkpoint]) -> str:
+    """How many of the checkpoints have sound bytes."""
+    fit = {one["step"] for one in found.probes if one["verdict"] == "clean"}
+    count = (
+        f"all {len(candidates):,}"
+        if len(fit) == len(candidates)
+        else (f"{len(fit):,} of {len(candidates):,}")
+    )
+    return f"the bytes of {count} checkpoints fit their checksums"
 
 
 def _names_unproven(candidates: Sequence[Checkpoint]) -> tuple[str, ...]:
