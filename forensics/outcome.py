@@ -160,7 +160,7 @@ def _reasons(
         return [told.reason] if told.verdict == "corrupt" or found.confidence is None else []
     if found.first_corrupt is None and (reason := _newest_untestable(found, judgements)):
         return [f"the newest cannot be judged: {reason}"]
-    judged = len({place for place, _ in found.probes})
+    judged = len({place for place, verdict in found.probes if verdict != "untestable"})
     by = _LOOKED_AT.get(oracle.name, "")
     return [f"{judged} of {len(part.candidates)} checkpoints judged{by}"]
 

@@ -143,7 +143,18 @@ def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
         values = find_bracket(candidates, judge, None, turns.tell, others, executor)
     except (ArchiveIncomplete, UsageError) as error:
         return replace(proven, evidence=(*proven.evidence, f"of values nothing: {error.what}"))
-    return _with_newest_read(with_values(proven, values, asked.scan), turns)
+    answer = _with_newest_read(with_values(proven, values, asked.scan), turns)
+    return replace(answer, evidence=(*answer.evidence, *_not_read(answer, candidates)))
+
+
+def _not_read(answer: Result, candidates: Sequence[Checkpoint]) -> tuple[str, ...]:
+    """That files were not read, any of which may be damaged, too."""
+    read = {one["step"] for one in answer.probes if one["oracle"] == "integrity"}
+    left = [one for one in candidates if one.readable and one.step not in read]
+    if not left:
+        return ()
+    files = "1 file was" if len(left) == 1 else f"{len(left):,} files were"
+    return (f"{files} not compared with their checksums, and may be damaged, too: --scan does",)
 
 
 def _with_newest_read(answer: Result, turns: InTurn) -> Result:
