@@ -143,7 +143,9 @@ def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
         values = find_bracket(candidates, judge, None, turns.tell, others, executor)
     except (ArchiveIncomplete, UsageError) as error:
         return replace(proven, evidence=(*proven.evidence, f"of values nothing: {error.what}"))
-    answer = _with_newest_read(with_values(proven, values, asked.scan), turns)
+    answer = with_values(proven, values, asked.scan)
+    answer = replace(answer, probes=(*answer.probes, *judge.probes()))
+    answer = _with_newest_read(answer, turns)
     return replace(answer, evidence=(*answer.evidence, *_not_read(answer, candidates)))
 
 

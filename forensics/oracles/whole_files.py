@@ -27,16 +27,29 @@ class WholeFiles:
         self._oracle = oracle
         self._bytes = IntegrityOracle()
         self._looked_at = frozenset(looked_at)
+        self._read: dict[int, Judgement] = {}
         self.name = oracle.name
         self.proves = oracle.proves
         self.persists = oracle.persists
         self.concurrent = oracle.concurrent
         self.cost = oracle.cost
 
+    def probes(self) -> tuple[dict[str, object], ...]:
+        """What checksums said of those it was asked for, as `Result.probes` has it."""
+        return tuple(
+            {
+                "step": step,
+                "verdict": read.verdict,
+                "reason": read.reason,
+                "oracle": self._bytes.name,
+            }
+            for step, read in sorted(self._read.items())
+        )
+
     def judge(self, checkpoint: Checkpoint) -> Judgement:
         """By its bytes, where these are damaged, else as the other judge."""
         if checkpoint.step not in self._looked_at:
-            read = self._bytes.judge(checkpoint)
+            read = self._read[checkpoint.step] = self._bytes.judge(checkpoint)
             if read.verdict == "corrupt":
                 return Judgement("untestable", f"{DAMAGED}: {read.reason}", stored_bytes=True)
         return self._oracle.judge(checkpoint)

@@ -154,3 +154,14 @@ def test_a_damaged_file_between_ends_without_checksums_is_found(tmp_path: Path) 
     found = run(folder).json
     assert (found["first_corrupt"], found["class"]) == (80, "stored bytes")
     assert found["state"]["first_corrupt"] is None
+
+
+def test_it_counts_the_files_that_checksums_have_not_seen(tmp_path: Path) -> None:
+    folder = archive(tmp_path / "archive")
+    rot(folder, 20, 150, 160)
+    found = run(folder).json
+    read = {one["step"] for one in found["probes"] if one["oracle"] == "integrity"}
+    assert 150 in read
+    assert found["damaged_files"] == [20, 150, 160]
+    (line,) = [one for one in found["evidence"] if "not compared with their checksums" in one]
+    assert line.startswith(f"{len(STEPS) - len(read)} files were ")
