@@ -12,6 +12,7 @@ from typing import Any
 from ..result import STORED_BYTES
 from ..two_findings import training_in_words
 from .facts import Headline, Told
+from .headline import of_training, verdicts_of
 
 
 def with_others(answer: Headline, sessions: Sequence[Told]) -> Headline:
@@ -33,15 +34,27 @@ def with_others(answer: Headline, sessions: Sequence[Told]) -> Headline:
     ]
     damaged = {*answer.damaged_files}
     damaged.update(step for one in others for step in one.get("damaged_files", ()))
+    verdicts = [verdicts_of(one) for one in others]
+    accused = {*answer.accused, *(step for _, wrong in verdicts for step in wrong)}
+    sound = {*answer.sound, *(step for right, _ in verdicts for step in right)} - accused
     answer = replace(answer, damaged_files=tuple(sorted(damaged)))
     known = (answer.training or {}).get("verdict", "unknown")
-    if not answer.is_of_files or known != "unknown":
+    if not answer.is_of_files:
+        return answer
+    answer = replace(answer, sound=tuple(sorted(sound)), accused=tuple(sorted(accused)))
+    if known != "unknown":
         return answer
     found = _of_training(reversed(others))
     if found is None or answer.first_corrupt is None:
         return answer
     told = training_in_words(found, answer.first_corrupt, "")
-    return replace(answer, training=found, sentence=f"{answer.sentence} By another session: {told}")
+    before, now = (of_training(answer.kind, one) for one in (answer.training or {}, found))
+    return replace(
+        answer,
+        training=found,
+        sentence=f"{answer.sentence} By another session: {told}",
+        limits=(*(one for one in answer.limits if one not in before), *now),
+    )
 
 
 def _of_training(results: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:

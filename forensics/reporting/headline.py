@@ -44,6 +44,7 @@ def of_session(told: Told, dtypes: Mapping[str, str]) -> Headline:
     result = told.result
     assert result is not None  # by the caller
     elements = located_elements(result["tensors"], dtypes)
+    sound, accused = verdicts_of(result)
     proven = bool(result["proven"])
     state: State = "unknown"
     if accuses(told):
@@ -68,7 +69,8 @@ def of_session(told: Told, dtypes: Mapping[str, str]) -> Headline:
         damaged_files=_damaged(told),
         training=result.get("state"),
         unreadable=tuple(result.get("unreadable", ())),
-        **_verdicts(result),
+        sound=sound,
+        accused=accused,
     )
 
 
@@ -82,14 +84,14 @@ def _damaged(told: Told) -> tuple[int, ...]:
     return tuple(step for step in found if step is not None)
 
 
-def _verdicts(result: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def verdicts_of(result: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Steps that were called clean and never corrupt, and those that were called corrupt."""
     said: dict[str, set[int]] = {"clean": set(), "corrupt": set()}
     for probe in result.get("probes", ()):
         if probe.get("verdict") in said:
             said[probe["verdict"]].add(probe["step"])
     sound = tuple(sorted(said["clean"] - said["corrupt"]))
-    return {"sound": sound, "accused": tuple(sorted(said["corrupt"]))}
+    return sound, tuple(sorted(said["corrupt"]))
 
 
 def _text(value: Any) -> str | None:
@@ -144,14 +146,18 @@ def _limits(result: Mapping[str, Any]) -> tuple[str, ...]:
     if result["skipped"]:
         steps = ", ".join(map(str, result["skipped"][:20]))
         found.append(f"Could not be judged: checkpoints of step {steps}.")
-    return tuple(found) + _of_training(result)
+    return (*found, *of_training(result["class"], result.get("state") or {}))
 
 
-def _of_training(result: Mapping[str, Any]) -> tuple[str, ...]:
-    """What an answer about a damaged file does not claim of the training."""
-    if result["class"] != STORED_BYTES:
+def of_training(kind: str | None, known: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an answer about a damaged file does not claim of the training.
+
+    Args:
+        kind: class of the fault; of others than stored bytes there is nothing to say.
+        known: of the training, as `Headline.training`.
+    """
+    if kind != STORED_BYTES:
         return ()
-    known = result.get("state") or {}
     if known.get("verdict") == "corrupt":
         if known.get("proven"):
             return ()
