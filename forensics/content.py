@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +38,7 @@ class StoredTensor:
     @property
     def numel(self) -> int:
         """Elements."""
-        return torch.Size(self.shape).numel()
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class Integrity:
             and of files beside them that have none.
         bytes: that were read.
         why: why some of `unchecked` are, where it is not just that.
+        foreign: names of the tensors of kinds that are not evaluated, as quantized ones: their
+            records' checksums count, and they are among `damaged` alone if one does not fit.
     """
 
     damaged: Mapping[str, str]
@@ -78,3 +81,4 @@ class Integrity:
     unchecked: tuple[str, ...]
     bytes: int
     why: Mapping[str, str] = field(default_factory=dict)
+    foreign: tuple[str, ...] = ()

@@ -151,7 +151,8 @@ def _judged(found: Integrity, format: str) -> Judgement:
     if open:
         return Judgement("untestable", missing_checksums(found, format))
     if not found.intact:
-        return Judgement("untestable", "no tensors in it")
+        none = "none of its tensors can be evaluated" if found.foreign else "no tensors in it"
+        return Judgement("untestable", none)
     count = len(found.intact)
     tensors = "its only tensor fits its checksum" if count == 1 else f"all {count:,} tensors fit"
     said = tensors if count == 1 else f"{tensors} their checksums"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sdc_guard.archive.regular_file import open_regular
 from sdc_guard.shown import shown
 
 from ..locations import is_local
@@ -121,7 +122,7 @@ def _pointer(path: Path, size: int) -> str | None:
     if not 0 < size <= _POINTER:
         return None
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return lfs_pointer(file.read(ENOUGH))
     except OSError:
         return None

@@ -11,7 +11,7 @@ import torch
 
 from sdc_guard.archive.inert_pickle import StoredTensor as Described
 from sdc_guard.archive.torch_records import NEXT_STEP
-from sdc_guard.errors import CheckpointUnreadable
+from sdc_guard.errors import CheckpointUnreadable, SdcGuardError
 
 from ..checkpoint import Checkpoint
 from ..content import Content, StoredTensor
@@ -25,25 +25,37 @@ def described(file: Path, format: str, opener: Callable[[Path], Content]) -> Che
     Args:
         opener: gives its content, or raises CheckpointUnreadable.
     """
-    named = step_in_name(file.stem)
     try:
         content = opener(file)
     except CheckpointUnreadable as error:
-        unknown = settle(None, named)
-        return Checkpoint(unknown.step, file, format, "untested", (error.what,), readable=False)
-    step = settle(content.step, named)
+        why = error.what
+    except (SdcGuardError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - because one file nobody foresaw must not hide the others
+        why = f"unreadable: reading it failed ({type(error).__name__})"
+    else:
+        return _readable(file, format, content)
+    unknown = settle(None, step_in_name(file.stem))
+    return Checkpoint(unknown.step, file, format, "untested", (why,), readable=False)
+
+
+def _readable(file: Path, format: str, content: Content) -> Checkpoint:
+    step = settle(content.step, step_in_name(file.stem))
     notes = step.notes if content.tensors else (*step.notes, "it holds no tensors")
     return Checkpoint(step.step, file, format, "untested", named_step=step.named_step, notes=notes)
 
 
-def take_stock(file: Path, root: object) -> Inventory:
+def take_stock(file: Path, root: object, size: int) -> Inventory:
     """The leaves of a file's structure.
+
+    Args:
+        size: bytes of its pickle.
 
     Raises:
         CheckpointUnreadable: it has no end.
     """
     try:
-        return inventory(root)
+        return inventory(root, size)
     except RecursionError as error:
         raise CheckpointUnreadable(
             f"unreadable: the structure of the file is damaged ({error})",

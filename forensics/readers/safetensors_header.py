@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from sdc_guard.archive.regular_file import open_regular
 from sdc_guard.errors import CheckpointUnreadable
 from sdc_guard.shown import shown
 
@@ -112,7 +113,7 @@ def _beginning(path: Path) -> tuple[bytes, int]:
     """The header's text, and how many bytes of the file follow it."""
     if not path.is_file():
         raise _Damaged("not a file" if path.exists() else "no such file")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = file.seek(0, io.SEEK_END)
         file.seek(0)
         first = file.read(ENOUGH)

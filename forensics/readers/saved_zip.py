@@ -14,6 +14,7 @@ from typing import BinaryIO, cast
 import torch
 
 from sdc_guard.archive.inert_pickle import StoredTensor
+from sdc_guard.archive.regular_file import open_unbuffered
 from sdc_guard.archive.reused_buffers import PIECE, fresh_buffer, reused_buffer
 from sdc_guard.digest.crc32 import crc32
 
@@ -49,7 +50,7 @@ class Source:
             return io.BytesIO(self.content)
         if not self.file.is_file():
             raise DamagedItem(f"{self.file.name} is missing")
-        raw = self.file.open("rb", buffering=0)
+        raw = open_unbuffered(self.file)
         try:
             size = raw.seek(0, io.SEEK_END)
             if self.offset + self.length > size:
