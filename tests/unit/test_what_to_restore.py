@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from forensics.bracket import find_bracket
 from forensics.checkpoint import Checkpoint
 from forensics.reporting.as_json import content
 from forensics.reporting.facts import Headline, Told
-from forensics.reporting.figures import description
+from forensics.reporting.figures import Figure, description, timeline
 from forensics.reporting.going_back import go_back
 from forensics.reporting.headline import of_session
 from forensics.reporting.markdown import markdown
@@ -210,6 +211,25 @@ def test_by_a_trace_the_training_s_own_state_says_how_far() -> None:
     told = Told("1", "", "run", result={**result, "state": {**wrong, "reason": ""}})
     back = go_back(of_session(told, {}), checkpoints([100, 200]), "/r", None, 500)
     assert (back.step, back.needed) == (None, True)
+
+
+def test_what_is_damaged_is_not_gone_back_to_though_a_later_finding_is_of_the_state() -> None:
+    """One session found the state's break, another one that its last clean file rotted since."""
+    answer = Headline("corrupt", "", last_clean=3, first_corrupt=4, source="session 1")
+    found = checkpoints([1, 2, 3, 4])
+    assert go_back(answer, found, "/r", None, 4).step == 3
+    assert go_back(replace(answer, damaged_files=(3,)), found, "/r", None, 4).step == 2
+    files = replace(answer, kind="stored bytes", damaged_files=(4,), sound=(), accused=(3,))
+    assert go_back(files, found, "/r", None, 4).step == 2
+
+
+def test_a_band_is_drawn_for_the_state_alone(archive: Callable[..., Path]) -> None:
+    folder = archive(rotten=(500,))
+    call("run", folder)
+    drawn = timeline(report_on(folder))
+    assert isinstance(drawn, Figure)
+    assert "damaged file" in drawn.body
+    assert "fault may lie here" not in drawn.body
 
 
 def test_a_report_without_a_search_names_what_cannot_be_read(
