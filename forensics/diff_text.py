@@ -124,6 +124,8 @@ def _lines(one: TensorDiff) -> list[str]:
     assert bits is not None
     assert dtype is not None
     largest = "" if bits.largest is None else f"; largest change {bits.largest:.3g}"
+    if bits.farthest is not None and bits.farthest != bits.index:
+        largest += f" at {place_text(bits.farthest, one.shape)}"
     lines = [
         f"  {one.name} ({dtype_name(dtype)}): {_share(bits)}, "
         f"{_count(bits.bits, 'bit')}: "
