@@ -286,7 +286,10 @@ def test_the_example_of_ones_own_folder_is_as_the_page_says(tmp_path: Path) -> N
 
 def test_what_all_checkpoints_say_is_said_once(tmp_path: Path) -> None:
     for step in (1, 2, 3):
-        save_file({"w": torch.ones(3)}, tmp_path / f"step-{step}.safetensors")
+        save_file(
+            {"w": torch.randn(3, generator=torch.Generator().manual_seed(step))},
+            tmp_path / f"step-{step}.safetensors",
+        )
     lines = call("scan", tmp_path, "--no-statistics").out.splitlines()
     assert [line.split() for line in lines[:3]] == [[str(step), "untested"] for step in (1, 2, 3)]
     assert lines[3].startswith("each of them: no checksum in safetensors")
