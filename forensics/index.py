@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from sdc_guard.archive.foreign_file import ENOUGH, lfs_pointer, other_kind
 from sdc_guard.errors import ArchiveIncomplete, RunNotFound, no_permission
 
 from .checkpoint import UNKNOWN_ATTEMPT, Checkpoint
@@ -14,9 +15,8 @@ from .locations import is_local, look_up
 from .neighbours import with_size_hints
 from .passed_over import passed_over, what_is
 from .readers import guard_archive
-from .readers.foreign_file import ENOUGH, lfs_pointer, other_kind
 from .readers.known import READERS
-from .seals import with_sealed_step
+from .seals import as_sealed
 
 
 def index(path: Path) -> list[Checkpoint]:
@@ -36,7 +36,7 @@ def index(path: Path) -> list[Checkpoint]:
     found = gathered(path, READERS)
     if not found:
         raise ArchiveIncomplete(_what_else(path), where=str(path), next_step=_where_else(path))
-    return with_size_hints(sorted(map(with_sealed_step, found), key=_order))
+    return with_size_hints(sorted(map(as_sealed, found), key=_order))
 
 
 def _must_be_there(path: Path) -> None:

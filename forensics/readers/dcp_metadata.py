@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from sdc_guard.archive.foreign_file import lfs_pointer
 from sdc_guard.errors import CheckpointUnreadable
 
 from .dcp_layout import known_layout
@@ -28,7 +29,6 @@ from .dcp_pickle import (
     TensorEntry,
     load_metadata,
 )
-from .foreign_file import lfs_pointer
 
 FILE = ".metadata"
 LONGEST = 1 << 30  # bytes of the file; 10 million chunks take 600 MB

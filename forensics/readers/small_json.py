@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from .foreign_file import ENOUGH, lfs_pointer
+from sdc_guard.archive.foreign_file import ENOUGH, lfs_pointer
+
 from .listing import is_file
 
 _LARGEST: Final = 1 << 29  # bytes of a document that is read as a whole

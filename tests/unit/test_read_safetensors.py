@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file, save_model
 
 from forensics.readers.findings import Findings
 from forensics.readers.safetensors_file import READER
-from forensics.readers.safetensors_header import BITS
+from sdc_guard.archive.safetensors_header import BITS
 from sdc_guard.errors import CheckpointUnreadable
 
 EIGHT = b"\0\0\x80?\0\0\0@"

@@ -17,8 +17,8 @@ from forensics.content import Content, StoredTensor
 from forensics.index import index
 from forensics.oracles.integrity import IntegrityOracle
 from forensics.readers import torch_legacy, torch_zip
-from forensics.readers.inventory import inventory
 from forensics.readers.known import reader_of
+from sdc_guard.archive.inventory import inventory
 from sdc_guard.archive.save import tensors_in
 from sdc_guard.digest.reference import words
 from sdc_guard.errors import CheckpointUnreadable
@@ -366,7 +366,7 @@ def test_names_are_those_of_the_archive(tmp_path: Path) -> None:
 
 
 def test_structures_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forensics.readers.inventory._MOST_VISITS", 10_000)
+    monkeypatch.setattr("sdc_guard.archive.inventory._MOST_VISITS", 10_000)
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(RecursionError):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from sdc_guard.archive.inert_pickle import Inert, Storage, StoredTensor
+from .inert_pickle import Inert, Storage, StoredTensor
 
 _DEEPEST: Final = 100  # containers in containers
 _MOST_VISITS: Final = 5_000_000  # what a pickle names many times is visited as often

@@ -17,9 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sdc_guard.errors import CheckpointUnreadable
-from sdc_guard.shown import shown
-
+from ..errors import CheckpointUnreadable
+from ..shown import shown
 from .foreign_file import ENOUGH, lfs_pointer, other_kind
 
 _LENGTH: Final = 8  # bytes of the number that the file begins with
