@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .archive.sealing.seal_file import Seal
 from .attached import close_earlier, close_if_alive, forget, remember
 from .attempt import Place, register_attempt, with_layers_of
 from .checkpoints import Checkpoints
@@ -35,6 +36,7 @@ from .options import (
     check_functions,
     check_paths,
     check_sensor,
+    check_step,
     check_switches,
     group_sizes,
     listed,
@@ -42,6 +44,7 @@ from .options import (
 from .pending import PendingEvidence
 from .recorder import Recorder
 from .safely import Safely
+from .seals import Seals
 from .signals.buffers import CarriedBuffers
 from .signals.capture import CaptureRequest
 from .signals.flat_shards import flat_parts
@@ -251,6 +254,8 @@ class Guard:
         self._checkpoints = Checkpoints(
             self.run, model, self._recorder, self._writer, warn=policy != "record"
         )
+        self._seals = Seals(self.run, self._recorder, self._writer, warn=policy != "record")
+        self._replayed = bool(replayed)
         self._scale = LossScale(scaler)
         gradients = GradientDigests() if digest_gradients else None
         beside = overlap_digests and not flat_parts(model)
@@ -368,6 +373,40 @@ class Guard:
             return self._checkpoints.save(objects, step, self._place, self._collector, newest)
         return None
 
+    def seal(self, path: str | Path, step: int, *, wait: bool = False) -> Seal | None:
+        """Seal a checkpoint that the script has just written by itself.
+
+        The files are read back without running anything in them, hashed, and each tensor's digest
+        is compared with what the trace recorded after this step. What was found is in
+        `NAME.sdc-seal.json` beside the checkpoint, and in the run. See docs/archive-gate.md.
+
+        Call it when the files are complete, before the next step begins; of a save that goes on
+        beside the training, when it is done, with the step that it is of. On ranks other than 0,
+        and in a replay, it does nothing. What goes wrong is told once, and no exception is raised.
+
+        Args:
+            path: the file, or the folder, of this one checkpoint.
+            step: number of the step whose result was saved.
+            wait: read the files now; by default a thread of its own does it, and `close` waits
+                for it.
+
+        Returns:
+            the seal, if it was waited for and there is one.
+        """
+        if not self._mine() or self._replayed or self._place.rank != 0:
+            return None
+        with self._safely("sealing a checkpoint"):
+            check_paths(path=path)
+            check_step(step)
+            self._settle()
+            self._drain(wait=True)
+            newest = self._step - 1 if self._stepped else None
+            place = Path(path).absolute()
+            return self._seals.seal(
+                place, int(step), self._place, self._collector, newest, wait=wait
+            )
+        return None
+
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until all evidence so far is on disk; False when the disk refuses it."""
         if self._mine():
@@ -399,6 +438,7 @@ class Guard:
             return
         with self._safely("closing"):
             self._drain(wait=True)
+            self._seals.close()
             if (watched := self._collector.watched) is not None:
                 self._recorder.event(self._step, "overlap", json.dumps({"watched": watched}))
             self._recorder.event(self._step, "end", json.dumps({"next_step": self._step}))
@@ -488,6 +528,7 @@ class Guard:
             self._pending.append(self._collector.after(self._step, shadow))
             for note in self._collector.notes():
                 self._recorder.event(self._step, "invariants", note)
+            self._seals.collect()
             self._drain()
         except Exception as error:  # noqa: BLE001 - because the training goes on
             self.health.trouble(_RECORDING, error)

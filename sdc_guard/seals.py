@@ -1,0 +1,233 @@
+"""Sealing checkpoints that the script wrote by itself, beside the training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from .archive.sealing.judged import Key, Left
+from .archive.sealing.listed import Listed, list_sealed
+from .archive.sealing.make import Expected, sealed_checkpoint
+from .archive.sealing.seal_file import Seal, seal_of
+from .attempt import Place
+from .collector import Collector
+from .counter_alerts import counter_digest
+from .detect.counters import KIND as COUNTER
+from .digest import Digest
+from .errors import SdcGuardError
+from .recorder import Recorder
+from .sealed_steps import left_at, step_that_left
+from .store.run_file import Layer
+from .store.writer import Writer
+
+_log = logging.getLogger("sdc_guard")
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What came of sealing one checkpoint: a seal, or why there is none."""
+
+    path: Path
+    step: int
+    seal: Seal | None
+    why: str = ""
+
+
+class Seals:
+    """Seals for one guard; files are read and hashed by a thread of its own.
+
+    Args:
+        run: the run's folder.
+        recorder: knows the digests and the incidents.
+        writer: of the trace.
+        warn: whether to log why a checkpoint is suspect.
+    """
+
+    def __init__(self, run: Path, recorder: Recorder, writer: Writer, *, warn: bool) -> None:
+        self._run, self._recorder, self._writer = run, recorder, writer
+        self._warn = warn
+        self._jobs: queue.SimpleQueue[tuple[Path, Expected, bool] | None] = queue.SimpleQueue()
+        self._done: deque[_Done] = deque()
+        self._thread: threading.Thread | None = None
+        self._told: set[str] = set()
+
+    def seal(
+        self,
+        path: Path,
+        step: int,
+        place: Place,
+        collector: Collector,
+        newest: int | None,
+        *,
+        wait: bool,
+    ) -> Seal | None:
+        """Seal what `Guard.seal` is given; what waits on disk is done later unless `wait`.
+
+        Args:
+            path: of the checkpoint, absolute.
+            step: the script's number of the step.
+            place: of this process.
+            collector: of the state's tensors.
+            newest: the guard's own number of the newest step, None before the first.
+        """
+        seal_of(path).unlink(missing_ok=True)  # of what was there before under this name
+        expected = self._expected(step, place, collector, newest)
+        late = newest is not None and step < newest
+        if wait:
+            self._done.append(self._sealed(path, expected, late, wait=True))
+            done = self._done[-1]
+            self.collect()
+            return done.seal
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="sdc-guard-seals", daemon=True)
+            self._thread.start()
+        self._jobs.put((path, expected, late))
+        return None
+
+    def collect(self) -> None:
+        """Record what is done by now; in the training's thread, which alone writes rows."""
+        while self._done:
+            self._record(self._done.popleft())
+
+    def close(self) -> None:
+        """Wait for what is under way, and record it."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+        self.collect()
+
+    def _expected(
+        self, step: int, place: Place, collector: Collector, newest: int | None
+    ) -> Expected:
+        doubts, unproven = [], []
+        left: dict[Key, Left] = {}
+        if newest is None:
+            unproven.append("no step was recorded before this checkpoint")
+        elif step > newest:
+            doubts.append(
+                f"labelled step {step}, but the trace is at step {newest}: "
+                f"give Guard(first_step=...) {step - newest:+d}"
+            )
+        elif step == newest:
+            self._complete_digests(collector, newest)
+            left, unproven = self._left(place, collector)
+            if not left:
+                doubts.append("the state is not the one that the last step left: not in the trace")
+        incident = self._recorder.incidents.open
+        if incident is not None and incident.opened <= step:
+            doubts.append(f"incident open since step {incident.opened}: {incident.first}")
+        return Expected(place.attempt, step, left, tuple(doubts), tuple(unproven))
+
+    def _complete_digests(self, collector: Collector, newest: int) -> None:
+        """Digest what the budget left out, so that every saved byte has its digest."""
+        if not collector.digests_all:
+            rest = collector.missing_from(set(self._recorder.recorded()))
+            self._recorder.state_at_rest(newest, rest.keys, rest.rows.cpu())
+
+    def _left(self, place: Place, collector: Collector) -> tuple[dict[Key, Left], list[str]]:
+        """What the newest step left, and which of it is no whole tensor."""
+        recorded = self._recorder.recorded()
+        if not recorded:
+            return {}, []
+        recorded |= {
+            (COUNTER, number): counter_digest(bits)
+            for number, (_, bits) in collector.counters.left().items()
+        }
+        layers = {layer.id: layer for layer, _ in place.parameters}
+        layers |= {buffer.layer.id: buffer.layer for buffer in place.buffers}
+        held = collector.state.sizes()
+        sizes = {key: size for key, size in held.items() if key[0] == "param"}
+        trained = {number for number, _, _ in collector.state.owned}
+        left: dict[Key, Left] = {}
+        shards = 0
+        for (kind, number), digest in recorded.items():
+            layer = layers.get(number)
+            if layer is None:
+                continue
+            if number in collector.state.offsets or _is_part(layer, sizes.get(("param", number))):
+                shards += 1
+                continue
+            left[kind, layer.name] = _left_of(kind, layer, digest, number in trained)
+        what = f"{shards} tensors are one rank's shards, and not compared"
+        return left, [what] if shards else []
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._done.append(self._sealed(*job, wait=False))
+
+    def _sealed(self, path: Path, expected: Expected, late: bool, *, wait: bool) -> _Done:
+        try:
+            if not path.exists():
+                return _Done(path, expected.step, None, "no such file or folder")
+            if not self._writer.flush(10.0):
+                unsaved = "the trace of this step is not on disk"
+                expected = replace(expected, doubts=(*expected.doubts, unsaved))
+            if late:
+                expected = self._from_trace(expected)
+
+            def whose(digests: Mapping[Key, Digest]) -> int | None:
+                return step_that_left(
+                    self._run, digests, expected.step, self._writer, patient=not wait
+                )
+
+            seal = sealed_checkpoint(path, expected, whose)
+            list_sealed(self._run, Listed(path, expected.step, expected.attempt))
+        except SdcGuardError as error:
+            return _Done(path, expected.step, None, error.what)
+        except Exception as error:  # noqa: BLE001 - because a thread's error would be lost, and the training goes on
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            return _Done(path, expected.step, None, why)
+        return _Done(path, expected.step, seal)
+
+    def _from_trace(self, expected: Expected) -> Expected:
+        left, unproven = left_at(self._run, expected.step, expected.attempt)
+        return replace(expected, left=left, unproven=(*expected.unproven, *unproven))
+
+    def _record(self, done: _Done) -> None:
+        place = os.path.relpath(done.path, self._run)
+        if done.seal is None or done.seal.guarded is None:
+            detail = {"path": place, "why": done.why}
+            self._recorder.event(done.step, "not sealed", json.dumps(detail))
+            self._tell(f"{done.path} is not sealed: {done.why}")
+            return
+        guarded = done.seal.guarded
+        reasons = "; ".join(guarded.reasons)
+        if guarded.status == "suspect" and self._warn:
+            _log.warning("SDC Guard: checkpoint of step %d is suspect: %s", done.step, reasons)
+        self._recorder.checkpoint(
+            done.step,
+            path=place,
+            format=done.seal.format,
+            bytes=done.seal.bytes,
+            status=guarded.status,
+            reason=reasons,
+        )
+
+    def _tell(self, line: str) -> None:
+        kind = line.rpartition(":")[2]
+        if kind not in self._told:
+            self._told.add(kind)
+            _log.warning("SDC Guard: %s; training goes on", line)
+
+
+def _left_of(kind: str, layer: Layer, digest: Digest, trained: bool) -> Left:
+    dtype = layer.dtype.removeprefix("torch.") if kind == "param" else ""
+    return Left(digest, tuple(layer.shape), dtype, trained)
+
+
+def _is_part(layer: Layer, size: int | None) -> bool:
+    """Whether this rank holds less of a parameter than all of it, by its bytes."""
+    dtype = getattr(torch, layer.dtype.removeprefix("torch."), None)
+    return (
+        size is not None and isinstance(dtype, torch.dtype) and size < layer.numel * dtype.itemsize
+    )
