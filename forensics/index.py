@@ -16,13 +16,15 @@ from .neighbours import with_size_hints
 from .passed_over import passed_over, what_is
 from .readers import guard_archive
 from .readers.known import READERS
+from .sealed_elsewhere import sealed_elsewhere
 from .seals import as_sealed
 
 
 def index(path: Path) -> list[Checkpoint]:
     """The checkpoints below `path`, by step, without reading their tensors.
 
-    Of several formats, too, that lie beside each other.
+    Of several formats, too, that lie beside each other; of a run also those that its guard sealed
+    elsewhere.
 
     Args:
         path: a run's folder, its archive, a folder of checkpoints, or one checkpoint.
@@ -34,6 +36,7 @@ def index(path: Path) -> list[Checkpoint]:
     """
     _must_be_there(path)
     found = gathered(path, READERS)
+    found += sealed_elsewhere(path, found, READERS)
     if not found:
         raise ArchiveIncomplete(_what_else(path), where=str(path), next_step=_where_else(path))
     return with_size_hints(sorted(map(as_sealed, found), key=_order))

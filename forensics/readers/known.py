@@ -18,6 +18,7 @@ from . import (
     megatron,
     safetensors_file,
     safetensors_shards,
+    sealed_files,
     torch_legacy,
     torch_zip,
 )
@@ -25,6 +26,7 @@ from .reader import Reader
 
 READERS: Final[tuple[Reader, ...]] = (
     guard_archive.READER,
+    sealed_files.READER,  # its seals say which folders are checkpoints
     hf_trainer.READER,  # its folders may have one of DeepSpeed in them
     dcp.READER,  # torchtitan's folders, and Megatron's newer ones
     dcp_hf.READER,

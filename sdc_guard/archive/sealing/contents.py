@@ -111,7 +111,7 @@ def _format_of(file: Path) -> str:
 def _of_trainer(folder: Path, names: set[str]) -> list[tuple[str, Path]]:
     """Prefix and file of the weights and of what lies beside them."""
     single = [name for name in _HF_WEIGHTS if name in names][:1]
-    weights = single or sorted(name for name in names if _SHARD.fullmatch(name))
+    weights: list[str] = [*single] or sorted(name for name in names if _SHARD.fullmatch(name))
     parts = [
         (f"{next(filter(None, match.groups()))}.", folder / name)
         for name in sorted(names)

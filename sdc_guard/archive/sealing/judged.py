@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from ...digest import Digest
@@ -14,6 +15,7 @@ Key = tuple[str, str]
 """Kind and name of the layer, as in the tables of a trace."""
 PARAMETER: Final = "param"
 _NAMED: Final = 3
+_COUNTER: Final = "step"
 _WRAPPERS: Final = ("_orig_mod", "module")
 
 
@@ -61,81 +63,113 @@ def compared(found: Mapping[str, SealedTensor], left: Mapping[Key, Left]) -> Jud
         found: tensors in the files, by name.
         left: what a step left.
     """
-    by_digest: dict[Digest, list[Key]] = {}
-    for key, one in left.items():
-        by_digest.setdefault(one.digest, []).append(key)
-    matched: dict[str, Key] = {}
-    taken: set[Key] = set()
-    for name, one in found.items():
-        if keys := by_digest.get(one.digest):
-            # tensors of equal content, moments of zeros say, are told apart by name or order
-            matched[name] = min(keys, key=lambda key: (not _is_named(name, key), key in taken))
-            taken.add(matched[name])
-    differing = {
-        name: key for name in matched if (key := _misplaced(name, found[name].digest, left))
-    }
+    by_digest: dict[Digest, dict[Key, None]] = {}
+    for key, wanted in left.items():
+        by_digest.setdefault(wanted.digest, {})[key] = None
     there = {one.digest for one in found.values()}
+    untaken = {digest: dict(keys) for digest, keys in by_digest.items() if digest in there}
+    layers = _Layers(left)
+    matched: dict[str, Key] = {}
+    differing: dict[str, Key] = {}
+    for name, one in found.items():
+        if one.digest not in untaken:
+            continue
+        named = layers.named(name)
+        fitting = [key for key in named if key in by_digest[one.digest]]
+        parameters = [key for key in named if key[0] == PARAMETER]
+        if parameters and not fitting:
+            differing[name] = parameters[0]  # the bytes of another one
+            continue
+        # tensors of equal content, moments of zeros say, are told apart by name or order
+        free = untaken[one.digest]
+        key = next(iter([*fitting, *islice(free, 1), *islice(by_digest[one.digest], 1)]))
+        free.pop(key, None)
+        matched[name] = key
     missing = {key: one for key, one in left.items() if one.digest not in there}
+    return _with_missing(found, missing, matched, differing)
+
+
+def _with_missing(
+    found: Mapping[str, SealedTensor],
+    missing: Mapping[Key, Left],
+    matched: dict[str, Key],
+    differing: dict[str, Key],
+) -> Judged:
+    """What the tensors of the trace have become that nothing in the files has the digest of."""
     absent, converted = [], []
-    free = [name for name in found if name not in matched]
-    matched = {name: key for name, key in matched.items() if name not in differing}
+    free = _Free({name: one for name, one in found.items() if name not in matched | differing})
     saved_kinds = {name.rpartition(".")[2] for name in found}
-    for key, one in missing.items():
-        name, same_dtype = _candidate(key, one, found, free)
+    for key, wanted in missing.items():
+        name, same_dtype = free.take(key, wanted)
         if name and same_dtype:
             differing[name] = key
-            free.remove(name)
         elif name:
             converted.append(key)
-        elif one.trained and (key[0] == PARAMETER or key[0] in saved_kinds):
+        elif wanted.trained and (key[0] == PARAMETER or key[0] in saved_kinds):
             absent.append(key)
     return Judged(matched, differing, tuple(absent), tuple(converted))
 
 
-def _misplaced(name: str, digest: Digest, left: Mapping[Key, Left]) -> Key | None:
-    """The parameter of a tensor's name, where the tensor has the bytes of another one instead."""
-    own = _plain(name)
-    named = [key for key in left if key[0] == PARAMETER and _ends(own, _plain(key[1]))]
-    if not named or any(left[key].digest == digest for key in named):
-        return None
-    return max(named, key=lambda key: len(key[1]))
+class _Layers:
+    """The tensors of a trace by the names that they have in files, with anything before them."""
+
+    def __init__(self, left: Mapping[Key, Left]) -> None:
+        self._keys: dict[tuple[str, ...], Key] = {}
+        for kind, layer in left:
+            end = () if kind == PARAMETER else (kind,)
+            self._keys[*_plain(layer), *end] = kind, layer
+
+    def named(self, name: str) -> list[Key]:
+        """Those that a name ends with, the longest first."""
+        own = _plain(name)
+        return [self._keys[end] for end in _endings(own) if end in self._keys]
 
 
-def _candidate(
-    key: Key, left: Left, found: Mapping[str, SealedTensor], free: list[str]
-) -> tuple[str, bool]:
-    """The tensor in the files that a tensor of the trace should be, and whether its dtype is so."""
-    named = [
-        name for name in free if _is_named(name, key) and _fits(found[name].shape, left.shape, key)
-    ]
-    if not named and key[0] != PARAMETER:  # optimizers number their parameters
-        last = [name for name in free if name.endswith(f".{key[0]}") and "state." in name]
-        named = [name for name in last if _fits(found[name].shape, left.shape, key)]
-    for name in named:
-        if not left.dtype or found[name].dtype == left.dtype:
-            return name, True
-    return (named[0], False) if named else ("", False)
+class _Free:
+    """Tensors in files that are none of the trace's by their content."""
+
+    def __init__(self, found: Mapping[str, SealedTensor]) -> None:
+        self._found = dict(found)
+        self._by_end: dict[tuple[str, ...], list[str]] = {}
+        self._whole: dict[tuple[str, ...], str] = {}
+        self._moments: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+        for name, one in found.items():
+            own = _plain(name)
+            self._whole[own] = name
+            for end in _endings(own):
+                self._by_end.setdefault(end, []).append(name)
+            if "state" in own:  # of an optimizer, which numbers its parameters
+                shape = () if own[-1] == _COUNTER else one.shape
+                self._moments.setdefault((own[-1], shape), []).append(name)
+
+    def take(self, key: Key, wanted: Left) -> tuple[str, bool]:
+        """The one that a tensor of the trace should be, and whether its dtype is so; ("", False)
+        where there is none."""
+        kind, layer = key
+        if kind == PARAMETER:
+            own = _plain(layer)
+            shorter = [self._whole[end] for end in _endings(own) if end in self._whole]
+            names = [*self._by_end.get(own, ()), *shorter]
+            names = [x for x in names if x in self._found and self._found[x].shape == wanted.shape]
+        else:
+            shape = () if kind == _COUNTER else wanted.shape
+            named = self._by_end.get((*_plain(layer), kind), [])
+            names = [x for x in named if x in self._found]
+            numbered = self._moments.get((kind, shape), [])
+            while not names and numbered:
+                names = [x for x in [numbered.pop(0)] if x in self._found]
+        same = [x for x in names if not wanted.dtype or self._found[x].dtype == wanted.dtype]
+        if same:
+            del self._found[same[0]]
+        return (same[0], True) if same else ((names or [""])[0], False)
 
 
-def _fits(shape: tuple[int, ...], layer: tuple[int, ...], key: Key) -> bool:
-    return key[0] == "step" or shape == layer
+def _endings(own: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    return (own[start:] for start in range(len(own)))
 
 
-def _is_named(name: str, key: Key) -> bool:
-    """Whether a name in a file is that of a tensor of the trace, with something before it."""
-    kind, layer = key
-    own, other = _plain(name), _plain(layer)
-    if kind != PARAMETER:
-        return own[-1:] == [kind] and _ends(own[:-1], other)
-    return _ends(own, other) or _ends(other, own)
-
-
-def _ends(long: list[str], short: list[str]) -> bool:
-    return bool(short) and long[-len(short) :] == short
-
-
-def _plain(name: str) -> list[str]:
-    return [part for part in name.replace("/", ".").split(".") if part not in _WRAPPERS]
+def _plain(name: str) -> tuple[str, ...]:
+    return tuple(part for part in name.replace("/", ".").split(".") if part not in _WRAPPERS)
 
 
 def in_words(key: Key) -> str:
@@ -163,7 +197,10 @@ def judgement(
     if not left:
         return "untested", [f"no digests of what step {step} left"]
     if judged.differing:
-        other = {key: found[name].digest for name, key in judged.differing.items()}
+        # which moment a numbered one is, is no more than likely
+        parameters = {n: key for n, key in judged.differing.items() if key[0] == PARAMETER}
+        named = parameters or judged.differing
+        other = {key: found[name].digest for name, key in named.items()}
         return "suspect", list(_differences(judged, step, whose(other)))
     if not any(key[0] == PARAMETER for key in (*judged.matched.values(), *judged.converted)):
         return "untested", [f"it holds no parameter that step {step} left"]
