@@ -59,6 +59,7 @@ class Seals:
         self._done: deque[_Done] = deque()
         self._thread: threading.Thread | None = None
         self._told: set[str] = set()
+        self._sealed_here: list[Path] = []
 
     def seal(
         self,
@@ -182,12 +183,20 @@ class Seals:
 
             seal = sealed_checkpoint(path, expected, whose)
             list_sealed(self._run, Listed(path, expected.step, expected.attempt))
+            self._forget_deleted(path)
         except SdcGuardError as error:
             return _Done(path, expected.step, None, error.what)
         except Exception as error:  # noqa: BLE001 - because a thread's error would be lost, and the training goes on
             why = " ".join(f"{type(error).__name__}: {error}".split())
             return _Done(path, expected.step, None, why)
         return _Done(path, expected.step, seal)
+
+    def _forget_deleted(self, newest: Path) -> None:
+        """Remove our seals of checkpoints that were deleted: a new one may take such a name."""
+        self._sealed_here.append(newest)
+        for path in [one for one in self._sealed_here if not one.exists()]:
+            seal_of(path).unlink(missing_ok=True)
+            self._sealed_here.remove(path)
 
     def _from_trace(self, expected: Expected) -> Expected:
         left, unproven = left_at(self._run, expected.step, expected.attempt)

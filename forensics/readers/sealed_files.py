@@ -54,7 +54,9 @@ def _open(checkpoint: Checkpoint) -> Content:
 
 def _check(checkpoint: Checkpoint) -> Integrity:
     found = _contents(checkpoint)
-    damaged, intact, unchecked, count = dict(found.unread), [], [], 0
+    damaged, count = dict(found.unread), 0
+    intact: list[str] = []
+    unchecked: list[str] = []
     for name, held in found.tensors.items():
         try:
             sound = held.crc()

@@ -100,6 +100,23 @@ def test_a_file_that_holds_what_was_trained_is_clean_and_a_flipped_byte_is_named
     }
 
 
+def test_a_search_of_the_run_judges_what_was_sealed_by_the_trace(
+    training: Training, tmp_path: Path
+) -> None:
+    for step in (1, 2, 3, 4):
+        training.steps(1)
+        training.guard.seal(training.save(tmp_path / f"step-{step}.pt"), step)
+        if step == 2:
+            with torch.no_grad():
+                training.model[2].bias[1] += 1
+    training.guard.close()
+    assert bisect("index", tmp_path / "run").code == 0
+    found = bisect("run", tmp_path / "run", "--json")
+    assert found.code == 1, found.err
+    assert (found.json["last_clean"], found.json["first_corrupt"]) == (2, 3)
+    assert "2.bias changed between step 2 and step 3" in found.out
+
+
 def test_a_change_without_the_guard_is_suspect(training: Training, tmp_path: Path) -> None:
     training.steps(2)
     with torch.no_grad():

@@ -72,6 +72,9 @@ def test_trainer_checkpoints_are_proven_and_a_flipped_byte_is_found(
     code, found = scanned(run)  # the run knows where they lie
     assert (code, {row["status"] for row in found.values()}) == (0, {"clean"})
     assert found.keys() == {2, 3, 4}
+    assert {path.name for path in tmp_path.glob(f"*{SUFFIX}")} == {
+        f"checkpoint-{step}{SUFFIX}" for step in (2, 3, 4)
+    }
     weights = tmp_path / "checkpoint-3" / "model.safetensors"
     name = "model.layers.0.mlp.up_proj.weight"
     flip(weights, load_file(weights)[name])
