@@ -27,6 +27,7 @@ from .detached import DetachedGuard
 from .detect.alert import Alert
 from .detect.choice import SensorName
 from .detect.sensor import FALSE_INCIDENTS
+from .errors import UsageError
 from .inject.from_environment import injector_of_environment
 from .kept_evidence import room
 from .options import (
@@ -45,6 +46,7 @@ from .pending import PendingEvidence
 from .recorder import Recorder
 from .safely import Safely
 from .seals import Seals
+from .shadow_gate import SEVERAL, ShadowGate
 from .signals.buffers import CarriedBuffers
 from .signals.capture import CaptureRequest
 from .signals.flat_shards import flat_parts
@@ -131,6 +133,11 @@ class Guard:
             None for never.
         peers_every: steps of which several ranks' gradients are compared together: which rank's
             norm of which layer is unlike the others'; None for never.
+        verify_archive: of so many checkpoints of `checkpoint` the first is loaded into a copy of
+            the model, and its shadow loss compared with the training's, bit for bit: until then it
+            is untested. It needs `shadow`, memory for the copy on the model's device, and the time
+            of reading the file and of four to seven forward passes. None for never; not with
+            several ranks.
         audit: the loss of a micro-batch as the training computes it, the very tensor whose
             backward() the script calls, without a loss scale: audit(model, batch) → scalar
             tensor. With it some steps are run again before they are applied, and compared; each
@@ -179,6 +186,7 @@ class Guard:
         digest_gradients: bool = False,
         replicas_every: int | None = 100,
         peers_every: int | None = 20,
+        verify_archive: int | None = None,
         audit: LossFunction | None = None,
         audit_rate: float = 0.001,
         ledger: str | Path | None = None,
@@ -194,7 +202,10 @@ class Guard:
             replicas_every=replicas_every,
             peers_every=peers_every,
             probe_every=probe_every,
+            verify_archive=verify_archive,
         )
+        if verify_archive is not None and shadow is None:
+            raise UsageError("verify_archive needs shadow", next_step="Guard(shadow=(batch, loss))")
         check_sensor(sensor, false_incidents)
         check_functions(shadow, on_alert=on_alert, audit=audit)
         check_paths(run=run, **({} if ledger is None else {"ledger": ledger}))
@@ -256,6 +267,12 @@ class Guard:
         )
         self._seals = Seals(self.run, self._recorder, self._writer, warn=policy != "record")
         self._replayed = bool(replayed)
+        self._gate: ShadowGate | None = None
+        if verify_archive is not None and shadow is not None and not replayed:
+            if self._place.world_size == 1:
+                self._gate = ShadowGate(self.run, model, shadow, verify_archive, self._tell)
+            else:
+                lines.append(SEVERAL)
         self._scale = LossScale(scaler)
         gradients = GradientDigests() if digest_gradients else None
         beside = overlap_digests and not flat_parts(model)
@@ -370,7 +387,9 @@ class Guard:
             self._settle()
             self._drain(wait=True)
             newest = self._step - 1 if self._stepped else None
-            return self._checkpoints.save(objects, step, self._place, self._collector, newest)
+            return self._checkpoints.save(
+                objects, step, self._place, self._collector, newest, self._gate
+            )
         return None
 
     def seal(self, path: str | Path, step: int, *, wait: bool = False) -> Seal | None:
