@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .archive.confirmations import AWAITED
 from .archive.manifest import Manifest
 from .archive.save import expected_digests, save_checkpoint, shards_in
 from .attempt import Place
@@ -18,7 +16,6 @@ from .collector import Collector
 from .counter_alerts import counter_digest
 from .detect.counters import KIND as COUNTER
 from .recorder import Recorder
-from .shadow_gate import ShadowGate
 from .signals.finite import not_finite, not_finite_buffers
 from .store.writer import Writer
 
@@ -56,7 +53,6 @@ class Checkpoints:
         place: Place,
         collector: Collector,
         newest: int | None,
-        gate: ShadowGate | None = None,
     ) -> Path:
         """Save what `Guard.checkpoint` is given; returns the folder.
 
@@ -66,12 +62,10 @@ class Checkpoints:
             place: of this process, for the layers' names.
             collector: of the state's tensors.
             newest: the guard's own number of the newest step, None before the first.
-            gate: compares what was saved by its loss.
 
         Raises:
             OSError, RuntimeError: as the file system or torch.save gave it.
         """
-        gate = gate if gate is not None and gate.takes_next(objects) else None
         if newest is not None:
             self._complete_digests(collector, newest)
         payload = {"step": step} | {
@@ -99,13 +93,8 @@ class Checkpoints:
                 *not_finite_buffers(self._model),
             ],
             trace_step=step if newest is None else newest,
-            awaited="" if gate is None else AWAITED,
         )
         self._record(folder, manifest)
-        if gate is not None and manifest.reasons == (AWAITED,):
-            status, reason = gate.compare(folder, manifest, objects)
-            told = (reason,) if reason else ()
-            self._record(folder, replace(manifest, status=status, reasons=told))
         return folder
 
     def _complete_digests(self, collector: Collector, newest: int) -> None:
@@ -134,13 +123,8 @@ class Checkpoints:
 
     def _record(self, folder: Path, manifest: Manifest) -> None:
         reasons = "; ".join(manifest.reasons)
-        if manifest.status != "clean" and manifest.reasons != (AWAITED,) and self._warn:
-            _log.warning(
-                "SDC Guard: checkpoint of step %d is %s: %s",
-                manifest.step,
-                manifest.status,
-                reasons,
-            )
+        if manifest.status != "clean" and self._warn:
+            _log.warning("SDC Guard: checkpoint of step %d is suspect: %s", manifest.step, reasons)
         self._recorder.checkpoint(
             manifest.step,
             path=str(folder.relative_to(self._run)),

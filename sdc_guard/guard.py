@@ -270,7 +270,9 @@ class Guard:
         self._gate: ShadowGate | None = None
         if verify_archive is not None and shadow is not None and not replayed:
             if self._place.world_size == 1:
-                self._gate = ShadowGate(self.run, model, shadow, verify_archive, self._tell)
+                self._gate = ShadowGate(
+                    self.run, model, shadow, verify_archive, self._tell, warn=policy != "record"
+                )
             else:
                 lines.append(SEVERAL)
         self._scale = LossScale(scaler)
@@ -387,9 +389,11 @@ class Guard:
             self._settle()
             self._drain(wait=True)
             newest = self._step - 1 if self._stepped else None
-            return self._checkpoints.save(
-                objects, step, self._place, self._collector, newest, self._gate
-            )
+            folder = self._checkpoints.save(objects, step, self._place, self._collector, newest)
+            with self._safely("comparing a checkpoint"):
+                if self._gate is not None and folder is not None:
+                    self._gate.compare_if_due(folder, objects, self._recorder.checkpoint)
+            return folder
         return None
 
     def seal(self, path: str | Path, step: int, *, wait: bool = False) -> Seal | None:

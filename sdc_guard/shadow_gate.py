@@ -8,21 +8,27 @@ training step it would change them under it.
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from .archive.confirmations import Confirmation, add_confirmation
+from .archive.confirmations import AWAITED, Confirmation, add_confirmation
 from .archive.convictions import Conviction, add_conviction
 from .archive.manifest import Manifest, Status
 from .archive.restore import load_payload
 from .signals.shadow import LossFunction, ShadowPass, unwrapped
 
-NO_MODEL: Final = "nothing in the checkpoint is this model, so its loss is not compared"
+_log = logging.getLogger("sdc_guard")
+
+NO_MODEL: Final = (
+    "nothing in the checkpoint is this model, or it is no single file, so its loss is not compared"
+)
 SEVERAL: Final = "of several ranks, checkpoints are not compared by their loss"
 
 
@@ -35,6 +41,7 @@ class ShadowGate:
         shadow: the batch and the loss function.
         every: of so many checkpoints the first is compared.
         tell: says once what cannot be compared.
+        warn: whether to log why a checkpoint is not clean.
     """
 
     def __init__(
@@ -44,35 +51,57 @@ class ShadowGate:
         shadow: tuple[Any, LossFunction],
         every: int,
         tell: Callable[[str], None],
+        *,
+        warn: bool,
     ) -> None:
         self._archive = run / "archive"
-        self._model, self._every, self._tell = model, every, tell
+        self._model, self._every, self._tell, self._warn = model, every, tell, warn
         self._shadow = ShadowPass(*shadow)
         self._seen = 0
 
-    def takes_next(self, objects: Mapping[str, Any]) -> bool:
-        """Whether the next checkpoint is to be compared, given what is saved; counts it."""
-        self._seen += 1
-        if (self._seen - 1) % self._every:
-            return False
-        if _name_of(objects, self._model) is None:
-            self._tell(NO_MODEL)
-            return False
-        return True
+    def compare_if_due(
+        self, folder: Path, objects: Mapping[str, Any], record: Callable[..., None]
+    ) -> None:
+        """Compare a checkpoint that was just saved, if it is its turn and it is clean.
 
-    def compare(
-        self, folder: Path, manifest: Manifest, objects: Mapping[str, Any]
-    ) -> tuple[Status, str]:
-        """Compare a checkpoint that was just saved; what is found is appended to the archive.
+        Its manifest says "untested" until that is done. What is found is appended to the archive.
 
         Args:
             folder: of the checkpoint.
-            manifest: of it.
             objects: that were saved, by name.
+            record: takes step and the columns of the table "checkpoints".
 
-        Returns:
-            what it is now, and why.
+        Raises:
+            OSError, CheckpointUnreadable: manifest or archive cannot be read or written.
         """
+        self._seen += 1
+        if (self._seen - 1) % self._every:
+            return
+        manifest = Manifest.read(folder)
+        if manifest.status != "clean":
+            return
+        if _name_of(objects, self._model) is None or not (folder / manifest.file).is_file():
+            self._tell(NO_MODEL)
+            return
+        replace(manifest, status="untested", reasons=(AWAITED,)).write(folder)
+        status, reason = self._compared(folder, manifest, objects)
+        if status != "clean" and self._warn:
+            _log.warning(
+                "SDC Guard: checkpoint of step %d is %s: %s", manifest.step, status, reason
+            )
+        record(
+            manifest.step,
+            path=str(folder.relative_to(self._archive.parent)),
+            format="torch",
+            bytes=manifest.bytes,
+            status=status,
+            reason=reason,
+        )
+
+    def _compared(
+        self, folder: Path, manifest: Manifest, objects: Mapping[str, Any]
+    ) -> tuple[Status, str]:
+        """What a checkpoint is now, and why."""
         try:
             here = self._shadow(self._model).losses.tolist()
             there = self._shadow(self._loaded(folder, objects)).losses.tolist()

@@ -38,7 +38,6 @@ def save_checkpoint(
     doubts: list[str],
     *,
     trace_step: int | None = None,
-    awaited: str = "",
 ) -> tuple[Path, Manifest]:
     """Write `payload` as the checkpoint of `step`.
 
@@ -52,7 +51,6 @@ def save_checkpoint(
         expected: the digest that each tensor of the payload must have, by dotted path.
         doubts: reasons known beforehand why this checkpoint is not clean.
         trace_step: the guard's own number of the step, if it differs from `step`.
-        awaited: what is still to be compared before it may be called clean; "" for nothing.
 
     Raises:
         OSError, RuntimeError: as the file system or torch.save gave it; the old checkpoints are
@@ -66,11 +64,7 @@ def save_checkpoint(
         torch.save(dict(payload), partial / STATE_FILE)
         fsync_file(partial / STATE_FILE)
         manifest = _seal(
-            partial,
-            (step, step if trace_step is None else trace_step, attempt),
-            expected,
-            doubts,
-            awaited,
+            partial, (step, step if trace_step is None else trace_step, attempt), expected, doubts
         )
         folder = _published(partial, archive, step, attempt)
     except BaseException:
@@ -142,7 +136,6 @@ def _seal(
     identity: tuple[int, int, int],
     expected: dict[str, TensorEntry],
     doubts: list[str],
-    awaited: str,
 ) -> Manifest:
     size = (folder / STATE_FILE).stat().st_size
     draft = Manifest(*identity, "untested", (), STATE_FILE, size, expected, time.time())
@@ -152,8 +145,7 @@ def _seal(
         whole = checksum(folder / STATE_FILE)
     except CheckpointUnreadable as error:
         reasons = [*doubts, str(error)]
-    status: Status = "suspect" if reasons else "untested" if awaited else "clean"
-    reasons = reasons or ([awaited] if awaited else [])
+    status: Status = "suspect" if reasons else "clean"
     manifest = replace(draft, status=status, reasons=tuple(reasons), xxh3=whole)
     manifest.write(folder)
     return manifest
