@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .archive.manifest import Manifest
+from .archive.retention.keeper import Keeper
 from .archive.save import expected_digests, save_checkpoint, shards_in
 from .attempt import Place
 from .collector import Collector
@@ -31,6 +32,7 @@ class Checkpoints:
         recorder: knows the digests and the incidents.
         writer: of the trace.
         warn: whether to log why a checkpoint is suspect.
+        keeper: told of each save, to delete those that are not kept; None to keep all.
     """
 
     def __init__(
@@ -41,10 +43,11 @@ class Checkpoints:
         writer: Writer,
         *,
         warn: bool,
+        keeper: Keeper | None = None,
     ) -> None:
         self._run, self._model = run, model
         self._recorder, self._writer = recorder, writer
-        self._warn = warn
+        self._warn, self._keeper = warn, keeper
 
     def save(
         self,
@@ -95,7 +98,17 @@ class Checkpoints:
             trace_step=step if newest is None else newest,
         )
         self._record(folder, manifest)
+        if self._keeper is not None:
+            try:
+                self._keeper.saved()
+            except OSError as error:
+                _log.warning("SDC Guard: no checkpoint is deleted: %s", error)
         return folder
+
+    def close(self) -> None:
+        """Wait for what deletes, though not for long."""
+        if self._keeper is not None:
+            self._keeper.wait()
 
     def _complete_digests(self, collector: Collector, newest: int) -> None:
         """Digest what the budget left out, so that every saved byte has its digest."""

@@ -12,8 +12,10 @@ from .commands.group import OneLineErrors
 from .commands.injecting import campaign, inject
 from .commands.judging import check_log, strikes
 from .commands.keeping import compact, upload
+from .commands.planning import plan
 from .commands.proving import demo, selftest
 from .commands.reading import dashboard, export, metrics, sql, watch
+from .commands.retaining import keep
 
 
 @click.group(
@@ -41,8 +43,10 @@ for _command in (
     selftest,
     inject,
     campaign,
+    plan,
     compact,
     upload,
+    keep,
     strikes,
     check_log,
     verify_archive,

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .archive.retention.keeper import Keeper
 from .archive.sealing.seal_file import Seal
 from .attached import close_earlier, close_if_alive, forget, remember
 from .attempt import Place, register_attempt, with_layers_of
@@ -35,6 +36,7 @@ from .options import (
     check,
     check_cadences,
     check_functions,
+    check_keep,
     check_paths,
     check_sensor,
     check_step,
@@ -153,6 +155,9 @@ class Guard:
             a healthy run: its thresholds follow from that. Comparing ranks has the same budget for
             itself, and the shadow loss, a jump and a slow rise each, per evaluation. None for no
             statistical alerts; what is not finite is told all the same.
+        keep: how many clean checkpoints are kept beside those that are held; after each save
+            `sdc-guard keep` deletes the others in a process of its own, see docs/retention.md.
+            None for all of them.
 
     Of several ranks each makes its own guard, after init_process_group and with the same folder.
     Rank 0 starts the run; the others wait for it here, no longer than for a collective, and no
@@ -193,6 +198,7 @@ class Guard:
         probe_every: int | None = 500,
         sensor: SensorName = "double_centred",
         false_incidents: float | None = FALSE_INCIDENTS,
+        keep: int | None = None,
     ) -> None:
         self._optimizers = listed(optimizer)
         check(policy, first_step, digest_budget, audit_rate)
@@ -206,6 +212,7 @@ class Guard:
         )
         if verify_archive is not None and shadow is None:
             raise UsageError("verify_archive needs shadow", next_step="Guard(shadow=(batch, loss))")
+        check_keep(keep)
         check_sensor(sensor, false_incidents)
         check_functions(shadow, on_alert=on_alert, audit=audit)
         check_paths(run=run, **({} if ledger is None else {"ledger": ledger}))
@@ -262,8 +269,9 @@ class Guard:
             false_incidents,
             lambda *measured: self._checks.measured(*measured),
         )
+        keeper = None if keep is None or replayed else Keeper(self.run, keep)
         self._checkpoints = Checkpoints(
-            self.run, model, self._recorder, self._writer, warn=policy != "record"
+            self.run, model, self._recorder, self._writer, warn=policy != "record", keeper=keeper
         )
         self._seals = Seals(self.run, self._recorder, self._writer, warn=policy != "record")
         self._replayed = bool(replayed)
@@ -467,6 +475,7 @@ class Guard:
             self._recorder.event(self._step, "end", json.dumps({"next_step": self._step}))
             self._writer.close()
             self._compactor.wait()
+            self._checkpoints.close()
             if self._place.rank == 0:
                 seal_run(self.run)
 

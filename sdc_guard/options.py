@@ -102,6 +102,17 @@ def check_step(step: Any) -> None:
         raise UsageError(f"step is {step!r}, and must be a whole number from 0 on")
 
 
+def check_keep(keep: int | None) -> None:
+    """Refuse what is no number of checkpoints.
+
+    Raises:
+        UsageError: it is no whole number, or less than 1.
+    """
+    if keep is None or (isinstance(keep, Integral) and keep >= 1 and keep is not True):
+        return
+    raise UsageError(f"keep must be at least 1, or None for all checkpoints; it is {keep!r}")
+
+
 def check_functions(shadow: Any, **functions: Any) -> None:
     """Refuse what cannot be called.
 

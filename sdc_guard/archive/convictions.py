@@ -53,7 +53,8 @@ class Conviction:
         went on from it; not in one that began again from before.
         """
         if self.checkpoint is not None:
-            return folder.name == self.checkpoint
+            # once it is deleted a later attempt may save another one under its name
+            return folder.name == self.checkpoint and manifest.attempt == self.attempt
         first_doubted = self.first_corrupt if self.last_clean is None else self.last_clean + 1
         if manifest.trace_step < first_doubted:
             return False

@@ -173,7 +173,12 @@ def _free_name(archive: Path, step: int, attempt: int) -> Path:
 
 
 def _delete_abandoned(archive: Path, now: float) -> None:
-    """Delete what killed processes left half-written: nothing there has changed for an hour."""
+    """Delete what killed processes left half-written: nothing there has changed for an hour.
+
+    And what they left half-deleted.
+    """
+    for leftover in archive.glob(".step=*.deleted"):
+        shutil.rmtree(leftover, ignore_errors=True)
     for partial in archive.glob(".step=*.partial"):
         with contextlib.suppress(OSError):
             changed = max(path.stat().st_mtime for path in (partial, *partial.iterdir()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,12 +61,20 @@ def s3_server() -> Iterator[Bucket]:
             patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
             patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
             forget()
+            _emptied(address)
             fs = s3fs.S3FileSystem()
             fs.mkdir(BUCKET)
             yield Bucket(address, fs)
     finally:
         forget()
         server.stop()
+
+
+def _emptied(address: str) -> None:
+    """What an earlier server of this process was given is kept by the process."""
+    request = urllib.request.Request(f"{address}/moto-api/reset", method="POST")
+    with urllib.request.urlopen(request, timeout=20):
+        pass
 
 
 def forget() -> None:

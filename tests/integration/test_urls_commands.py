@@ -57,7 +57,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_run_proves_what_is_damaged(url: str, state: Path) -> None:
     found = bisect("run", url, "--json").json
     assert (found["last_clean"], found["first_corrupt"], found["proven"]) == (200, 300, True)
-    assert not state.exists()  # what is asked for at once keeps no session
+    assert "no session is open" in bisect("status", url).err  # it is over with its answer
+    assert [one.name.startswith("s3-bucket-archive-") for one in state.iterdir()] == [True]
 
 
 def test_a_command_is_given_a_copy_for_its_time(url: str, state: Path, tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_diff_and_doctor(url: str) -> None:
 REFUSED = (
     (("seal", "{url}"), "nothing is written behind a URL"),
     (("verify", "{url}", "--", "true", "{ckpt}"), "a run's trace is not read behind a URL"),
-    (("report", "{url}"), "a run's trace is not read behind a URL"),
+    (("report", "{url}"), "a report is not written of what is behind a URL"),
     (("run", "{url}", "--oracle", "trace"), "a run's trace is not read behind a URL"),
     (("index", "s3://nobody/x"), "no such folder: s3://nobody/x"),
     (("scan", "{url}/none"), "no such folder: s3://bucket/archive/none"),
@@ -236,13 +237,15 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 def test_a_folder_that_a_web_server_lists(tmp_path: Path) -> None:
-    made.bad_crc(tmp_path)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(tmp_path)))
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    made.bad_crc(archive)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(archive)))
     serving = threading.Thread(target=server.serve_forever)
     serving.start()
     address = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        local, remote = bisect("scan", tmp_path), bisect("scan", address)
+        local, remote = bisect("scan", archive), bisect("scan", address)
         assert bisect("index", f"{address}/none").code == 2
     finally:
         server.shutdown()

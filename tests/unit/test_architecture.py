@@ -25,7 +25,13 @@ FORBIDDEN = {
 # what scores a campaign, or is its model, and no training script imports; the report's figures
 CAMPAIGN = ROOT / "sdc_guard" / "campaign"
 REPORTING = ROOT / "forensics" / "reporting"
-LATE = {CAMPAIGN: {"sklearn", "matplotlib"}, REPORTING: {"matplotlib", "jinja2", "markupsafe"}}
+# the figure of a plan, drawn by a command of its own
+PLANNING = ROOT / "sdc_guard" / "archive" / "planning"
+LATE = {
+    CAMPAIGN: {"sklearn", "matplotlib"},
+    REPORTING: {"matplotlib", "jinja2", "markupsafe"},
+    PLANNING: {"matplotlib"},
+}
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 

@@ -77,7 +77,7 @@ def test_auto_keeps_what_each_of_them_judged(archive: Path) -> None:
     assert "no session is open" in call("status", archive).err
 
 
-def test_one_that_the_first_convicts_needs_no_second(
+def test_one_that_the_first_convicts_is_not_shown_to_the_second(
     archive: Path, asked: dict[str, list[Any]]
 ) -> None:
     content = bytearray(file_of(archive, 500).read_bytes())
@@ -85,7 +85,9 @@ def test_one_that_the_first_convicts_needs_no_second(
     file_of(archive, 500).write_bytes(content)
     done = call("run", archive, "--json")
     assert (done.json["first_corrupt"], done.json["proven"]) == (500, True)
-    assert asked["statistics"] == []
+    assert done.json["damaged_files"] == [500]
+    assert (done.json["state"]["last_clean"], done.json["state"]["first_corrupt"]) == (700, 800)
+    assert 500 not in asked["statistics"]
 
 
 @pytest.mark.parametrize(("name", "after"), [("integrity", 5), ("statistics", 3)])

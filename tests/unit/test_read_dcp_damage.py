@@ -191,7 +191,11 @@ def test_a_tensor_whose_own_record_has_no_checksum_is_unchecked(tmp_path: Path) 
     assert stored in content
     (tmp_path / SHARD).write_bytes(content.replace(stored, bytes(4)))
     integrity = READER.check(only(tmp_path))
-    assert (integrity.damaged, integrity.intact, integrity.unchecked) == ({}, ("v",), ("w",))
+    assert (integrity.damaged, integrity.intact, integrity.unchecked) == (
+        {},
+        ("v",),
+        ("w", ".metadata"),
+    )
 
 
 def aged(folder: Path, seconds: float) -> None:

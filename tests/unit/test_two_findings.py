@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from forensics.report import lines, sentence
 from searched import OF, Table, searched
 
 from forensics.checkpoint import Checkpoint
 from forensics.oracles.judgement import Judgement
+from forensics.reporting.result_lines import lines
 from forensics.result import STORED_BYTES, Result
 from forensics.search.asked import Asked
 from forensics.two_findings import state_of
+from forensics.wording import sentence
 
 
 @dataclass

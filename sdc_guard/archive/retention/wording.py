@@ -1,0 +1,80 @@
+"""What a plan is told as: a table, or an object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .plan import Plan, Row
+
+
+def table(plan: Plan) -> Iterator[str]:
+    """The lines for a terminal, oldest first."""
+    wide = max([len(row.stored.name) for row in plan.rows] + [10])
+    for row in plan.rows:
+        one = row.stored
+        what = f"kept    {row.stays}" if row.stays is not None else "delete"
+        yield f"{one.name:<{wide}}  {one.judged:<10}  {in_bytes(one.bytes):>9}  {what}"
+
+
+def summary(plan: Plan, *, deleted: int | None = None, freed: int = 0) -> Iterator[str]:
+    """What comes of it.
+
+    Args:
+        plan: that was made; after deleting that of what is left.
+        deleted, freed: checkpoints and bytes; None and 0 for a dry run.
+    """
+    kept = sum(row.stays is not None for row in plan.rows)
+    if deleted is not None:
+        yield f"{deleted} deleted, {in_bytes(freed)} freed; {kept} kept"
+    elif plan.goes:
+        freeing = in_bytes(plan.freed)
+        yield f"{kept} kept, {len(plan.goes)} to delete, {freeing}: --apply deletes them"
+    else:
+        yield f"{kept} kept, nothing to delete"
+    if plan.uncovered < 1:
+        yield (
+            f"what goes wrong unnoticed costs {in_days(plan.excess)} of right training on average; "
+            f"{plan.uncovered:.1%} of latencies are longer than the oldest clean one's age"
+        )
+
+
+def as_object(plan: Plan) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "checkpoints": [_row(row) for row in plan.rows],
+        "to_delete": list(plan.goes),
+        "bytes": plan.freed,
+        "excess_days": plan.excess,
+        "uncovered": plan.uncovered,
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    one = row.stored
+    return {
+        "name": one.name,
+        "step": one.step,
+        "attempt": one.attempt,
+        "status": one.judged,
+        "bytes": one.bytes,
+        "kept": row.stays is not None,
+        "why": row.stays,
+    }
+
+
+def in_bytes(count: int) -> str:
+    """With three digits or so."""
+    size, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def in_days(days: float) -> str:
+    """Days, hours or minutes."""
+    if days >= 1:
+        return f"{days:.1f} days"
+    return f"{days * 24:.1f} hours" if days * 24 >= 1 else f"{days * 1440:.0f} minutes"
