@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from in_process import bisect
 from recorded import rows
 from safetensors.torch import save_file
@@ -49,6 +50,10 @@ class Training:
     def save(self, file: Path) -> Path:
         torch.save(self.state(), file)
         return file
+
+
+# of a process that is the only one
+ALONE = pytest.mark.filterwarnings("ignore:torch.distributed is (disabled|unavailable):UserWarning")
 
 
 @pytest.fixture
@@ -256,6 +261,7 @@ def test_a_seal_of_before_is_gone_as_soon_as_the_file_is_sealed_anew(
     assert guarded(seal_at(file)).status == "clean"
 
 
+@ALONE
 def test_names_are_those_of_the_readers(training: Training, tmp_path: Path) -> None:
     """A seal is understood where the files are read in another way."""
     training.steps(1)
@@ -275,7 +281,9 @@ def test_names_are_those_of_the_readers(training: Training, tmp_path: Path) -> N
     for number, part in enumerate((names[:4], names[4:]), start=1):
         file = shards / f"model-{number:05}-of-00002.safetensors"
         save_file({name: model[name] for name in part}, file)
-    for path in (pt, ckpt, st, trainer, shards):
+    spread = tmp_path / "step-1"
+    dcp.save(training.state(), checkpoint_id=spread)
+    for path in (pt, ckpt, st, trainer, shards, spread):
         (read,) = index(path)
         known = guarded(training.guard.seal(path, 1, wait=True))
         assert known.status == "clean", (path, known.reasons)

@@ -15,6 +15,7 @@ from sdc_guard import Guard, load_checkpoint
 from sdc_guard.archive.confirmations import AWAITED, read_confirmations
 from sdc_guard.archive.convictions import read_convictions
 from sdc_guard.archive.manifest import Manifest
+from sdc_guard.archive.retention.inventory import Inventory
 from sdc_guard.errors import ArchiveIncomplete, UsageError
 
 
@@ -74,6 +75,7 @@ def test_every_kth_is_confirmed_and_the_training_is_bit_for_bit_the_same(tmp_pat
     assert (manifest.status, manifest.reasons) == ("untested", (AWAITED,))  # as it was sealed
     assert statuses(run) == [(step, "clean") for step in (1, 2, 3, 4, 5)]
     assert load_checkpoint(run)["step"] == 5
+    assert all(one.good for one in Inventory(run).look(0.0).stored)  # for keeping, too
     assert rows(run, "step, status", "checkpoints WHERE step < 3") == [
         (1, "clean"), (1, "clean"), (2, "clean"),
     ]  # fmt: skip

@@ -15,6 +15,10 @@ from typing import Final
 import torch
 
 from ...errors import CheckpointUnreadable
+from ..dcp.dcp_metadata import FILE as METADATA
+from ..dcp.dcp_metadata import read_metadata
+from ..dcp.dcp_tensors import stored_tensor, tensor_within
+from ..dcp.dcp_values import found_in
 from ..extent import read_extent
 from ..inert_pickle import StoredTensor
 from ..inventory import inventory
@@ -34,7 +38,7 @@ _HF_STATE: Final = "trainer_state.json"
 _HF_WEIGHTS: Final = (
     "model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", "adapter_model.bin",
 )  # fmt: skip
-_SHARD: Final = re.compile(r".+-\d{5,}-of-\d{5,}\.safetensors")
+_SHARD: Final = re.compile(r"(?!shard-\d+-).+-\d{5,}-of-\d{5,}\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def contents_of(path: Path) -> Contents:
 
     Args:
         path: a file of torch.save or safetensors, a Lightning .ckpt, a Trainer's checkpoint-N, a
-            folder of shards, or any folder with such files in it.
+            folder of shards, a directory of DCP, or any folder with such files in it.
 
     Raises:
         CheckpointUnreadable: there is nothing.
@@ -85,8 +89,8 @@ def contents_of(path: Path) -> Contents:
     if not files:
         raise CheckpointUnreadable("nothing there to seal", where=str(path))
     names = {name for name in files if "/" not in name}
-    if ".metadata" in names or any(name.endswith(".distcp") for name in names):
-        return Contents("dcp", {}, dict.fromkeys(names, "of DCP"))
+    if METADATA in names or any(name.endswith(".distcp") for name in names):
+        return _of_dcp(path)
     if _HF_STATE in names or _HF_FOLDER.fullmatch(path.name):
         return _joined("hf-trainer", _of_trainer(path, names))
     shards = sorted(name for name in names if _SHARD.fullmatch(name))
@@ -98,6 +102,19 @@ def contents_of(path: Path) -> Contents:
         if file.suffix == ".safetensors" or head_of(file).startswith((ZIP, LEGACY))
     ]
     return _joined("files", parts)
+
+
+def _of_dcp(folder: Path) -> Contents:
+    """The tensors of a directory of DCP, each put together from the ranks' parts of it."""
+    try:
+        metadata = read_metadata(folder)
+    except CheckpointUnreadable as error:
+        return Contents("dcp", {}, {METADATA: error.what})
+    found = {name: stored_tensor(folder, name, item) for name, item in metadata.tensors.items()}
+    for name, (source, stub) in found_in(folder, metadata).tensors.items():
+        found.setdefault(name, tensor_within(source, folder, name, stub))
+    tensors = {name: Held(one.dtype, one.shape, one.read) for name, one in found.items()}
+    return Contents("dcp", tensors)
 
 
 def _format_of(file: Path) -> str:

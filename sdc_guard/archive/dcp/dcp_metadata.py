@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from sdc_guard.archive.foreign_file import lfs_pointer
-from sdc_guard.errors import CheckpointUnreadable
-
+from ...errors import CheckpointUnreadable
+from ..foreign_file import lfs_pointer
 from .dcp_layout import known_layout
 from .dcp_names import contradiction
 from .dcp_pickle import (
