@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -30,6 +32,7 @@ from .store.run_file import Layer
 from .store.writer import Writer
 
 _log = logging.getLogger("sdc_guard")
+_PATIENCE: Final = 300.0  # seconds; a disk that hangs must not keep the script from its end
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,27 @@ class _Done:
     step: int
     seal: Seal | None
     why: str = ""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One checkpoint to be sealed.
+
+    Attributes:
+        path: of it.
+        expected: what it should hold.
+        number: of the call; the newest of a path counts.
+        late: whether the trace is to be asked what the step left.
+        ended: set when it is done.
+        waited: whether the training waits for it.
+    """
+
+    path: Path
+    expected: Expected
+    number: int
+    late: bool
+    ended: threading.Event
+    waited: bool
 
 
 class Seals:
@@ -55,8 +79,10 @@ class Seals:
     def __init__(self, run: Path, recorder: Recorder, writer: Writer, *, warn: bool) -> None:
         self._run, self._recorder, self._writer = run, recorder, writer
         self._warn = warn
-        self._jobs: queue.SimpleQueue[tuple[Path, Expected, bool] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: deque[_Done] = deque()
+        self._calls: dict[Path, int] = {}  # the newest of each path
+        self._newest: Seal | None = None
         self._thread: threading.Thread | None = None
         self._told: set[str] = set()
         self._sealed_here: list[Path] = []
@@ -80,19 +106,21 @@ class Seals:
             collector: of the state's tensors.
             newest: the guard's own number of the newest step, None before the first.
         """
+        number = self._calls[path] = self._calls.get(path, 0) + 1
         seal_of(path).unlink(missing_ok=True)  # of what was there before under this name
         expected = self._expected(step, place, collector, newest)
         late = newest is not None and step < newest
-        if wait:
-            self._done.append(self._sealed(path, expected, late, wait=True))
-            done = self._done[-1]
-            self.collect()
-            return done.seal
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="sdc-guard-seals", daemon=True)
             self._thread.start()
-        self._jobs.put((path, expected, late))
-        return None
+        job = _Job(path, expected, number, late, threading.Event(), wait)
+        self._jobs.put(job)
+        if not wait:
+            return None
+        job.ended.wait()
+        seal = self._newest
+        self.collect()
+        return seal
 
     def collect(self) -> None:
         """Record what is done by now; in the training's thread, which alone writes rows."""
@@ -103,7 +131,9 @@ class Seals:
         """Wait for what is under way, and record it."""
         if self._thread is not None:
             self._jobs.put(None)
-            self._thread.join()
+            self._thread.join(_PATIENCE)
+            if self._thread.is_alive():
+                self._tell(f"checkpoints are not sealed: the disk is stuck for {_PATIENCE:g} s")
             self._thread = None
         self.collect()
 
@@ -164,21 +194,34 @@ class Seals:
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._done.append(self._sealed(*job, wait=False))
+            self._newest = None
+            if self._is_newest(job):
+                done = self._sealed(job)
+                if self._is_newest(job):
+                    self._newest = done.seal
+                    self._done.append(done)
+                else:  # it may be of files that were written over, and the next one is waiting
+                    with contextlib.suppress(OSError):
+                        seal_of(job.path).unlink(missing_ok=True)
+            job.ended.set()
 
-    def _sealed(self, path: Path, expected: Expected, late: bool, *, wait: bool) -> _Done:
+    def _is_newest(self, job: _Job) -> bool:
+        return self._calls[job.path] == job.number
+
+    def _sealed(self, job: _Job) -> _Done:
+        path, expected = job.path, job.expected
         try:
             if not path.exists():
                 return _Done(path, expected.step, None, "no such file or folder")
             if not self._writer.flush(10.0):
                 unsaved = "the trace of this step is not on disk"
                 expected = replace(expected, doubts=(*expected.doubts, unsaved))
-            if late:
+            if job.late:
                 expected = self._from_trace(expected)
 
             def whose(digests: Mapping[Key, Digest]) -> int | None:
                 return step_that_left(
-                    self._run, digests, expected.step, self._writer, patient=not wait
+                    self._run, digests, expected.step, self._writer, patient=not job.waited
                 )
 
             seal = sealed_checkpoint(path, expected, whose)

@@ -255,10 +255,15 @@ def test_a_seal_of_before_is_gone_as_soon_as_the_file_is_sealed_anew(
     training.guard.seal(file, 2)
     assert seal_at(file) is None  # else a process that dies now would leave a wrong one
     training.steps(1)
+    training.save(file)  # while the one before is read
+    training.guard.seal(file, 3)
+    training.steps(1)
     go_on.set()
     training.guard.close()
-    assert guarded(seal_at(file)).trace_step == 2
+    assert guarded(seal_at(file)).trace_step == 3
     assert guarded(seal_at(file)).status == "clean"
+    # nothing was accused of what took its place
+    assert rows(tmp_path / "run", "step, status", "checkpoints") == [(1, "clean"), (3, "clean")]
 
 
 @ALONE
