@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sdc_guard.archive.sealing.seal_file import Guarded
 from sdc_guard.errors import CheckpointUnreadable
 
 from .checkpoint import Checkpoint
 from .oracles.integrity import read_bytes
 from .seal_tensors import nan_in_words
-from .seals import seal_path, write_seal
+from .seals import compare_with_seal, seal_path, write_seal
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,26 @@ def sealed(one: Checkpoint, again: bool = False) -> Sealed:
     place = seal_path(one)
     if place.exists() and not again:
         return told(True, f"sealed already: {place.name}")
+    guarded = _still_proven(one) if again else None
     if again:
         place.unlink(missing_ok=True)  # what it says must not count against what is there now
     read = read_bytes(one)
     if read.integrity is None or read.judgement.verdict == "corrupt":
         return told(False, f"not sealed: {read.reason}")
     try:
-        seal = write_seal(one, (*read.integrity.intact, *read.integrity.unchecked))
+        names = (*read.integrity.intact, *read.integrity.unchecked)
+        seal = write_seal(one, names, guarded)
     except CheckpointUnreadable as error:
         return told(False, f"not sealed: {error.what}")
     count = len(seal.files)
     files = f"{count} {'file' if count == 1 else 'files'}"
     return told(True, f"sealed {files} in {place.name}{nan_in_words(seal.digests)}")
+
+
+def _still_proven(one: Checkpoint) -> Guarded | None:
+    """What a guard said in the seal that is there, if the files are still those."""
+    try:
+        compared = compare_with_seal(one)
+    except CheckpointUnreadable:
+        return None
+    return compared.seal.guarded if compared is not None and compared.holds else None

@@ -25,8 +25,15 @@ def seal_path(checkpoint: Checkpoint) -> Path:
     return seal_of(checkpoint.path)
 
 
-def write_seal(checkpoint: Checkpoint, tensors: tuple[str, ...]) -> Seal:
+def write_seal(
+    checkpoint: Checkpoint, tensors: tuple[str, ...], guarded: Guarded | None = None
+) -> Seal:
     """Seal a checkpoint as it is now.
+
+    Args:
+        checkpoint: to be sealed.
+        tensors: names of those in it.
+        guarded: what a guard knew of these very files.
 
     Raises:
         CheckpointUnreadable: a file of it cannot be read.
@@ -34,7 +41,7 @@ def write_seal(checkpoint: Checkpoint, tensors: tuple[str, ...]) -> Seal:
     """
     files = hashed_files(checkpoint.path)
     digests = sealed_tensors(checkpoint)
-    seal = Seal(checkpoint.step, checkpoint.format, files, tensors, digests)
+    seal = Seal(checkpoint.step, checkpoint.format, files, tensors, digests, guarded)
     publish_seal(checkpoint.path, seal)
     return seal
 

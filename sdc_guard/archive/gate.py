@@ -5,7 +5,6 @@ Nothing is moved and nothing is deleted.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,9 +16,10 @@ from ..store.lineage import lineage
 from ..store.run_file import Attempt
 from .compare import check_bytes
 from .confirmations import read_confirmations, settled
-from .convictions import Conviction, attempts_of, doubts, read_convictions
+from .convictions import Conviction, attempts_of, read_convictions
 from .manifest import Manifest
 from .sealing.as_manifest import as_manifest
+from .sealing.doubts import doubts_by_name, name_in
 from .sealing.files import compared_with
 from .sealing.listed import Listed, listed_in
 from .sealing.seal_file import seal_at
@@ -83,10 +83,9 @@ class Known:
     attempts: Sequence[Attempt]
     incidents: Sequence[Opened] = ()
 
-    def against(self, path: Path, name: str, manifest: Manifest) -> list[str]:
+    def against(self, path: Path, manifest: Manifest) -> list[str]:
         """What speaks against a checkpoint since it was sealed."""
-        found = doubts(path.with_name(Path(name).name), manifest, self.convictions, self.attempts)
-        found += [one.text() for one in self.convictions if one.checkpoint == name != path.name]
+        found = doubts_by_name(self.run, path, manifest, self.convictions, self.attempts)
         if any(reason.startswith("incident open") for reason in manifest.reasons):
             return found
         step, spans = manifest.trace_step, lineage(self.attempts, manifest.attempt)
@@ -181,7 +180,7 @@ def _own(folder: Path, manifest: Manifest | str, known: Known) -> Examined:
 
 def _sealed(listed: Listed, known: Known) -> Examined:
     """One that another program wrote."""
-    name = os.path.relpath(listed.path, known.run)
+    name = name_in(known.run, listed.path)
     one = Examined(listed.path, listed.step, listed.attempt, "clean", (), name)
     if not listed.path.exists():
         return replace(one, status="gone", reasons=("its files were deleted, or moved",))
@@ -201,7 +200,7 @@ def _sealed(listed: Listed, known: Known) -> Examined:
 
 def _with_judgement(one: Examined, manifest: Manifest, known: Known) -> Examined:
     """One whose bytes are those that were recorded: with what else is known."""
-    against = known.against(one.path, one.name, manifest)
+    against = known.against(one.path, manifest)
     reasons = (*manifest.reasons, *against)
     if against or manifest.status in ("suspect", "corrupt"):
         return replace(one, status="suspect", reasons=reasons)

@@ -122,6 +122,23 @@ def test_a_search_of_the_run_judges_what_was_sealed_by_the_trace(
     assert "2.bias changed between step 2 and step 3" in found.out
 
 
+def test_sealing_again_by_command_keeps_what_the_guard_said_of_the_same_bytes(
+    training: Training, tmp_path: Path
+) -> None:
+    training.steps(1)
+    file = training.save(tmp_path / "a.pt")
+    known = guarded(training.guard.seal(file, 1, wait=True))
+    assert bisect("seal", file, "--again").code == 0
+    assert guarded(seal_at(file)) == known
+    training.save(file)
+    training.steps(1)
+    training.save(file)
+    assert bisect("seal", file, "--again").code == 0
+    seal = seal_at(file)
+    assert seal is not None
+    assert seal.guarded is None
+
+
 def test_a_change_without_the_guard_is_suspect(training: Training, tmp_path: Path) -> None:
     training.steps(2)
     with torch.no_grad():

@@ -13,6 +13,7 @@ import torch
 from click.testing import CliRunner
 from conftest import Answer
 
+from forensics.index import index
 from sdc_guard import Guard, load_checkpoint
 from sdc_guard.archive.confirmations import read_confirmations
 from sdc_guard.archive.convictions import Conviction, add_conviction, read_convictions
@@ -107,6 +108,17 @@ def test_what_was_proven_later_counts(run: Path) -> None:
     code, found = statuses(run)
     assert (code, found) == (1, {1: "clean", 2: "clean", 3: "suspect", 4: "suspect"})
     assert "a replay proved step 3 wrong" in guard_says("verify-archive", run).out
+
+
+def test_a_conviction_of_a_sealed_file_is_seen_by_every_command(run: Path) -> None:
+    words = ("--", sys.executable, "-S", "-c", "import sys; sys.exit('4.pt' in sys.argv[1])")
+    assert statuses(run, *words, "{ckpt}") == (
+        1,
+        {1: "clean", 2: "clean", 3: "clean", 4: "suspect"},
+    )
+    assert statuses(run)[1][4] == "suspect"
+    found = {one.step: one.status for one in index(run)}
+    assert found == {1: "clean", 2: "clean", 3: "clean", 4: "suspect"}
 
 
 def test_checkpoints_in_an_incident_are_suspect(tmp_path: Path) -> None:
