@@ -166,6 +166,20 @@ def test_a_save_that_was_overtaken_is_told_with_the_step_that_it_holds(
     assert known.reasons[0].startswith("holds step 5, not step 4: ")
 
 
+def test_the_training_is_bit_for_bit_the_same_with_seals(tmp_path: Path) -> None:
+    for sealing in (True, False):
+        training = Training(tmp_path / str(sealing), digest_budget=0.0)
+        for step in (1, 2, 3):
+            training.steps(1)
+            file = training.save(tmp_path / f"{sealing}-{step}.pt")
+            if sealing:
+                training.guard.seal(file, step, wait=step == 2)
+        training.guard.close()
+    one, other = [torch.load(tmp_path / f"{s}-3.pt", weights_only=True) for s in (True, False)]
+    assert torch.equal(one["rng"], other["rng"])
+    assert all(torch.equal(tensor, other["model"][name]) for name, tensor in one["model"].items())
+
+
 def test_labels_and_incidents_are_doubts_as_with_checkpoint(
     training: Training, tmp_path: Path
 ) -> None:
