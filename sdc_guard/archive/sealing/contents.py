@@ -25,7 +25,7 @@ from ..inventory import inventory
 from ..reused_buffers import fresh_buffer
 from ..safetensors_forms import torch_form
 from ..safetensors_header import Entry, read_header
-from ..torch_damage import LEGACY, ZIP, head_of
+from ..torch_damage import LEGACY, head_of
 from ..torch_records import STRUCTURE, TorchRecords, torch_records, torch_structure
 from .files import files_of
 
@@ -38,6 +38,7 @@ _HF_STATE: Final = "trainer_state.json"
 _HF_WEIGHTS: Final = (
     "model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", "adapter_model.bin",
 )  # fmt: skip
+_SUFFIXES: Final = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 _SHARD: Final = re.compile(r"(?!shard-\d+-).+-\d{5,}-of-\d{5,}\.safetensors")
 
 
@@ -99,7 +100,7 @@ def contents_of(path: Path) -> Contents:
     parts = [
         (f"{file.relative_to(path).with_suffix('').as_posix()}/", file)
         for file in files.values()
-        if file.suffix == ".safetensors" or head_of(file).startswith((ZIP, LEGACY))
+        if file.suffix in _SUFFIXES
     ]
     return _joined("files", parts)
 
