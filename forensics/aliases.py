@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from .content import Content
 
@@ -42,6 +43,53 @@ def same_names(one: Content, other: Content) -> tuple[Content, Content]:
         replace(one, tensors=left, aliases=aliases),
         replace(other, tensors=right, aliases=aliases),
     )
+
+
+@dataclass(frozen=True)
+class OtherName:
+    """A name of a tied weight that not all checkpoints have, which all have under another name.
+
+    Attributes:
+        name: the one.
+        held: letters of the checkpoints that have it.
+        kept: a name that all of them have.
+    """
+
+    name: str
+    held: tuple[str, ...]
+    kept: str
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f"{self.name} is only in {' and '.join(self.held)} (tied to {self.kept})"
+
+
+def other_names(contents: Sequence[Content]) -> list[OtherName]:
+    """Names that `same_names` takes for no difference, though not all of the checkpoints have them.
+
+    Args:
+        contents: A, B and so on.
+    """
+    names = dict.fromkeys(name for one in contents for name in (*one.tensors, *one.aliases))
+    held = {name: [_stored(one, name) for one in contents] for name in names}
+    everywhere: list[dict[str, str]] = [{} for _ in contents]
+    for name, stored in held.items():
+        if None not in stored:
+            for place, kept in enumerate(stored):
+                assert kept is not None
+                everywhere[place].setdefault(kept, name)
+    found = []
+    for name, stored in held.items():
+        if None not in stored:
+            continue
+        kept_by = (everywhere[place].get(kept) for place, kept in enumerate(stored) if kept)
+        if (kept_as := next(filter(None, kept_by), None)) is not None:
+            letters = tuple(
+                letter for letter, kept in zip("ABC", stored, strict=False) if kept is not None
+            )
+            found.append(OtherName(name, letters, kept_as))
+    return found
 
 
 def _pairs(one: Content, other: Content) -> dict[str, _Pair]:

@@ -29,6 +29,7 @@ class BitDiff:
         by_part: the same by part of a floating-point number: sign, exponent, mantissa; {} of
             integers.
         largest: absolute change of a word whose value is finite in both; None where there is none.
+        farthest: the first element with that change; None where there is none.
         typical: median of these changes, of a sample where there are many; None where there are
             none.
         index: of the first element that differs, counted row by row; None where none does.
@@ -43,6 +44,7 @@ class BitDiff:
     by_bit: dict[int, int] = field(default_factory=dict)
     by_part: dict[str, int] = field(default_factory=dict)
     largest: float | None = None
+    farthest: int | None = None
     typical: float | None = None
     index: int | None = None
     last: int | None = None
@@ -77,6 +79,7 @@ class BitDiff:
             "by_bit": {str(bit): count for bit, count in self.by_bit.items()},
             "by_part": self.by_part,
             "largest_change": self.largest,
+            "largest_index": self.farthest,
             "typical_change": self.typical,
             "first": first,
             "last_index": self.last,
@@ -96,6 +99,7 @@ def bit_diff(one: torch.Tensor, other: torch.Tensor) -> BitDiff:
     changed, first, last = 0, None, None
     by_bit = [0] * width
     largest: float | None = None
+    farthest: int | None = None
     samples = []
     for start in range(0, left.numel(), _PIECE):
         a, b = left[start : start + _PIECE], right[start : start + _PIECE]
@@ -109,15 +113,19 @@ def bit_diff(one: torch.Tensor, other: torch.Tensor) -> BitDiff:
         flips = a ^ b
         for bit in range(width):
             by_bit[bit] += int(torch.count_nonzero(flips & _bit(bit, width)))
-        if (changes := _changes(a, b, dtype)) is not None:
-            largest = max(largest or 0.0, float(changes.max()))
+        if (found := _changes(a, b, dtype)) is not None:
+            changes, of = found
+            most = int(changes.argmax())
+            if largest is None or float(changes[most]) > largest:
+                largest = float(changes[most])
+                farthest = (start + int(places[of[most]])) // each
             samples.append(changes[:: max(1, changes.numel() // _SAMPLE)])
     counts = {bit: count for bit, count in enumerate(by_bit) if count}
     if first is None:
         return BitDiff(one.numel())
     word, before, after = first
     return BitDiff(
-        one.numel(), changed, counts, part_counts(counts, dtype), largest,
+        one.numel(), changed, counts, part_counts(counts, dtype), largest, farthest,
         float(torch.cat(samples).median()) if samples else None, word // each, last,
         before % 2**width, after % 2**width, _value(before, left.dtype, dtype),
         _value(after, left.dtype, dtype), "" if each == 1 else ("real", "imaginary")[word % 2],
@@ -166,14 +174,16 @@ def part_of(bit: int, dtype: torch.dtype) -> str | None:
     return "mantissa" if bit < word.number.mantissa else "exponent"
 
 
-def _changes(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-    """Absolute changes of the values that are finite in both; None where there is none."""
+def _changes(
+    a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Absolute changes of the values that are finite in both, and which those are; None of none."""
     if _format(dtype).element is None or not (dtype.is_floating_point or dtype.itemsize < 8):
         return None
     values = [words.view(dtype).double() for words in (a, b)]
     change = (values[0] - values[1]).abs()
-    change = change[torch.isfinite(change)]
-    return change if change.numel() else None
+    finite = torch.nonzero(torch.isfinite(change)).view(-1)
+    return (change[finite], finite) if finite.numel() else None
 
 
 def _value(word: int, words: torch.dtype, dtype: torch.dtype) -> str:

@@ -16,6 +16,7 @@ from sdc_guard.inject.formats import FORMATS
 from .aliases import same_names
 from .bit_diff import BitDiff, bit_diff
 from .content import Content, StoredTensor
+from .repeating import read_alike
 from .same_bits import same_bits
 from .state_kinds import OTHER, kind_of
 
@@ -98,7 +99,8 @@ def _compared(name: str, one: StoredTensor | None, other: StoredTensor | None) -
             return TensorDiff(name, "dtype", _dtypes(one, other), role=role)
         if one.shape != other.shape:
             return TensorDiff(name, "shape", _shapes(one, other), role=role)
-        return _by_bits(name, one.read(), other.read(), role)
+        a, b = read_alike([one, other])
+        return _by_bits(name, a, b, role)
     except CheckpointUnreadable as error:
         return TensorDiff(name, "unreadable", error.what, role=role)
 

@@ -28,7 +28,11 @@ _OTHER_KINDS: Final = {
 
 
 def diff_lines(
-    found: Sequence[TensorDiff], troubles: Sequence[Trouble] = (), *, every: bool = False
+    found: Sequence[TensorDiff],
+    troubles: Sequence[Trouble] = (),
+    *,
+    every: bool = False,
+    unseen: int = 0,
 ) -> list[str]:
     """What the checkpoints themselves have wrong, how many tensors differ, and which.
 
@@ -36,9 +40,10 @@ def diff_lines(
         found: every tensor.
         troubles: of the checkpoints.
         every: name all tensors; else those that look least like a training step, MOST of them.
+        unseen: values beside them that were not evaluated: nothing is said to be equal of these.
     """
     lines = trouble_lines(troubles, every=every)
-    lines.append(_summary(found))
+    lines.append(_summary(found, unseen))
     lines += _elsewhere(found, every)
     return lines + _groups(found, every)
 
@@ -53,13 +58,19 @@ def trouble_lines(troubles: Sequence[Trouble], *, every: bool = False) -> list[s
     return lines
 
 
-def _summary(found: Sequence[TensorDiff]) -> str:
-    """The finding, in a line."""
+def _summary(found: Sequence[TensorDiff], unseen: int) -> str:
+    """The finding, in a line: nothing is called equal that was not compared."""
     counts = Counter(one.kind for one in found)
+    rest = f"; {_count(unseen, 'value')} not compared" if unseen else ""
+    if not found:
+        return f"no tensors to compare{rest}"
     if set(counts) <= {"same"}:
-        return f"no difference: {_tensors(len(found))} equal, bit for bit"
+        compared = f"{_tensors(len(found))} equal, bit for bit"
+        return f"what was compared: {compared}{rest}" if unseen else f"no difference: {compared}"
     changed = [one.bits for one in found if one.bits is not None]
     others = [f"{counts[kind]:,} {text}" for kind, text in _OTHER_KINDS.items() if counts[kind]]
+    if set(counts) <= {"only in A", "only in B"}:
+        return f"no tensor in common: {', '.join(others)}{rest}"
     if not changed:
         same = f"{counts['same']:,} equal, bit for bit"
         return f"{_count(len(found), 'tensor')}: {', '.join([same, *others])}"
@@ -113,6 +124,8 @@ def _lines(one: TensorDiff) -> list[str]:
     assert bits is not None
     assert dtype is not None
     largest = "" if bits.largest is None else f"; largest change {bits.largest:.3g}"
+    if bits.farthest is not None and bits.farthest != bits.index:
+        largest += f" at {place_text(bits.farthest, one.shape)}"
     lines = [
         f"  {one.name} ({dtype_name(dtype)}): {_share(bits)}, "
         f"{_count(bits.bits, 'bit')}: "

@@ -30,7 +30,8 @@ def three_lines(
     names = ("A and B", "B and C", "A and C")
     differ = [f"{name} {share:.0%}" for name, share in zip(names, found.shares, strict=True)]
     noun = "tensor" if found.tensors == 1 else "tensors"
-    lines.append(f"of {found.tensors:,} {noun} differ between {', '.join(differ)}")
+    if found.tensors:
+        lines.append(f"of {found.tensors:,} {noun} differ between {', '.join(differ)}")
     shown = list(found.jumps.items())[: None if every else MOST]
     for kind, group in groupby(shown, key=lambda item: kind_of(item[0], None)):
         lines.append(f"{kind}:")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from sdc_guard.errors import ArchiveIncomplete
 
@@ -22,6 +23,7 @@ from .sessions.standing import Standing
 from .sessions.state import Stage
 
 Tell = Callable[[str], None]
+INTEGRITY: Final = "integrity"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,11 @@ class InTurn:
     tell: Tell
 
     def judged(
-        self, judge: Oracle, executor: Executor, first: tuple[int | None, ...] = ()
+        self,
+        judge: Oracle,
+        executor: Executor,
+        first: tuple[int | None, ...] = (),
+        of_bytes: bool = False,
     ) -> Result:
         """The answer by one judge and by all that the session knows.
 
@@ -49,11 +55,13 @@ class InTurn:
             judge: of what is left.
             executor: of the judgings.
             first: steps of checkpoints to begin with.
+            of_bytes: whether it looks at stored bytes alone, and another judges the state.
 
         Raises:
             As `find_bracket_of`.
         """
         part = self.part if self.live is None else self.search.standing_of(self.live.state)
+        part = part.of_bytes() if of_bytes else part
         return self._searched(part, judge, executor, first)
 
     def before(self, judge: Oracle, executor: Executor) -> Stage | Result:
@@ -68,6 +76,8 @@ class InTurn:
             if (known := state.stage(judge.name)) is not None:
                 return known
             own = self.search.standing_of(state.only(judge.name))
+        if judge.name == INTEGRITY:
+            own = own.of_bytes()
         try:
             result = self._searched(own, judge, executor, ())
         except ArchiveIncomplete as error:
@@ -89,10 +99,10 @@ class InTurn:
             entry.by == judge.name for entry in state.entries
         )
 
-    def others_judged(self, judge: Oracle) -> bool:
-        """Whether somebody else has judged in this session."""
+    def others_judged(self, *names: str) -> bool:
+        """Whether somebody else than judges of these names has judged in this session."""
         entries = () if self.live is None else self.live.state.entries
-        return any(x.judgement is not None and x.by != judge.name for x in entries)
+        return any(x.judgement is not None and x.by not in names for x in entries)
 
     def _searched(
         self, part: Standing, judge: Oracle, executor: Executor, first: tuple[int | None, ...]

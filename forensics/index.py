@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sdc_guard.archive.foreign_file import ENOUGH, lfs_pointer, other_kind
+from sdc_guard.archive.regular_file import open_regular
 from sdc_guard.errors import ArchiveIncomplete, RunNotFound, no_permission
 
 from .checkpoint import UNKNOWN_ATTEMPT, Checkpoint
@@ -74,7 +75,7 @@ def _what_else(path: Path) -> str:
     if not path.is_file():
         return "; ".join(["no checkpoint there", *passed_over(path, [])])
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             beginning = file.read(ENOUGH)
     except OSError:
         return "no checkpoint there"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
+
+from sdc_guard.shown import shown
 
 from .checkpoint import Checkpoint
 
@@ -12,13 +15,30 @@ _MISSING: Final = " incomplete: "  # of a folder that lacks a file, in its reaso
 
 
 def index_lines(found: Sequence[Checkpoint]) -> list[str]:
-    """A line for each checkpoint: step, status, why, and in brackets what is worth telling."""
-    return [_line(one) for one in found]
+    """A line for each checkpoint: step, status, why, and in brackets what is worth telling.
+
+    Where a step has several, their names come after the status.
+    """
+    names = names_of_several(found)
+    return [_line(one, names[place]) for place, one in enumerate(found)]
 
 
-def _line(one: Checkpoint) -> str:
-    told = f"{reasons_text(one.reasons)}{notes_text(one.notes)}"
+def _line(one: Checkpoint, name: str) -> str:
+    told = f"{name}{reasons_text(one.reasons)}{notes_text(one.notes)}"
     return f"{one.step:>10}  {one.status:<8}{told}".rstrip()
+
+
+def names_of_several(found: Sequence[Checkpoint]) -> list[str]:
+    """For a line: the name of each checkpoint whose step others have, too; else ""."""
+    steps = Counter(one.step for one in found)
+    names = Counter(one.path.name for one in found if steps[one.step] > 1)
+    return [_name(one, names) if steps[one.step] > 1 else "" for one in found]
+
+
+def _name(one: Checkpoint, names: Counter[str]) -> str:
+    """Its own, with its folder's where another one is called so, too."""
+    name = one.path.name
+    return f"  {shown(name if names[name] == 1 else f'{one.path.parent.name}/{name}')}"
 
 
 def reasons_text(reasons: Sequence[str]) -> str:

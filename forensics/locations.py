@@ -10,14 +10,15 @@ from urllib.parse import unquote
 from sdc_guard.errors import UsageError
 
 from .remote.errors import DENIED, translated
+from .remote.masking import Parts, masked, parts_of
 from .remote.path import RemotePath
 from .remote.store import Store
 
 _URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
-_CREDENTIALS: Final = re.compile(r"([^/@]*)@(.*)", re.DOTALL)
 _CHAINED: Final = re.compile(r"[a-z]+::[a-z0-9]+://")
 _LAKE: Final = "ducklake:"
 _S3: Final = ("s3", "s3a")
+_TOKENS: Final = (*_S3, "http", "https")  # whose URLs have secrets before the "@", and no users
 # seconds, and tries after the first: what does not answer within half a minute is told
 _PATIENCE: Final = {"connect_timeout": 5, "read_timeout": 10, "retries": {"max_attempts": 1}}
 
@@ -45,7 +46,7 @@ def location(text: str) -> Path:
     if _CHAINED.match(text):
         raise UsageError(
             "a chain of file systems is not read",
-            where=text.rpartition("@")[2],
+            where=masked(text),
             next_step="give the URL of the last one alone",
         )
     match = None if text.startswith(_LAKE) else _URL.fullmatch(text)
@@ -54,26 +55,35 @@ def location(text: str) -> Path:
     protocol, rest = match[1].lower(), match[2]
     if protocol in ("file", "local"):
         return Path(unquote(rest.removeprefix("localhost")))
-    rest, options = _without_credentials(protocol, rest)
-    return cast(Path, _remote(protocol, rest.rstrip("/"), options))
+    parts = parts_of(protocol, rest)
+    rest, options = _without_credentials(protocol, parts)
+    return cast(Path, _remote(protocol, rest.rstrip("/"), options, parts.query))
 
 
-def _without_credentials(protocol: str, rest: str) -> tuple[str, dict[str, Any]]:
-    """A URL's text after "://" without name and password, which are never shown."""
-    match = _CREDENTIALS.fullmatch(rest)
-    if match is None or ":" not in match[1]:
-        return rest, {}
-    if protocol not in _S3:
+def _without_credentials(protocol: str, parts: Parts) -> tuple[str, dict[str, Any]]:
+    """A URL's text after "://" without name, password and query, which are never shown."""
+    shown = f"{protocol}://{parts.rest}"
+    if parts.cut:
+        raise UsageError(
+            "a URL with a password in it, and a slash in that",
+            where=shown,
+            next_step="write the slash as %2F, or give it as the store's own tools take it",
+        )
+    if not parts.user:
+        return parts.rest, {}
+    if ":" not in parts.user and protocol not in _TOKENS:
+        return f"{parts.user}@{parts.rest}", {}  # a user, or a container in an account
+    if protocol not in _S3 or ":" not in parts.user:
         raise UsageError(
             "a URL with a password in it is not taken",
-            where=f"{protocol}://{match[2]}",
+            where=shown,
             next_step="give it as the file system's own tools take it",
         )
-    key, _, secret = match[1].partition(":")
-    return match[2], {"key": unquote(key), "secret": unquote(secret)}
+    key, _, secret = parts.user.partition(":")
+    return parts.rest, {"key": unquote(key), "secret": unquote(secret)}
 
 
-def _remote(protocol: str, rest: str, options: dict[str, Any]) -> RemotePath:
+def _remote(protocol: str, rest: str, options: dict[str, Any], query: str) -> RemotePath:
     url = f"{protocol}://{rest}"
     if not rest and protocol != "memory":
         raise UsageError("the URL names nothing", where=url, next_step="s3://BUCKET/FOLDER")
@@ -83,7 +93,7 @@ def _remote(protocol: str, rest: str, options: dict[str, Any]) -> RemotePath:
     full = str(fs._strip_protocol(url)).rstrip("/")
     inner = full.partition("://")[2] if "://" in full else full.lstrip("/")
     shown = url.removesuffix(inner) if url.endswith(inner) else f"{protocol}://"
-    store = Store(fs, protocol, full.removesuffix(inner), shown)
+    store = Store(fs, protocol, full.removesuffix(inner), shown, query)
     if store.before == "" and protocol == "memory":
         store.before = "/"
     return RemotePath(store, PurePosixPath(inner))

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
-from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE, EXIT_RANGE_ONLY
+from sdc_guard.errors import EXIT_RANGE_ONLY
 
+from .changes_seen import changes_of, in_words
 from .oracles.judgement import Judgement, Oracle
-from .reservations import of_chance, of_order, of_suspects, of_transitions, of_trust, of_watching
+from .reservations import of_chance, of_order, of_suspects, of_trust, of_watching
 from .result import STORED_BYTES, Result
 from .search import Found
 from .search.asked import Asked
-from .search.verdicts import transitions
 from .spacing import usual_distance
 from .span import Span
 from .two_findings import damaged_files, of_files, state_of, told_apart
+from .unread import unread
 
 
 def outcome(
@@ -40,23 +42,25 @@ def outcome(
     gap = _gap(steps, low, high)
     trusted = tuple(steps[place] for place in part.trusted)
     claim = _claim(found, part, judgements, oracle, asked)
-    sure = claim == "first" or not found.later_clean
     rests_on_trust = {found.last_clean, found.first_corrupt} & set(part.trusted)
     told = judgements.get(found.first_corrupt) if found.first_corrupt is not None else None
     watched = _watched(found, judgements)
     suspect = [checkpoint for checkpoint in part.candidates if checkpoint.status == "suspect"]
-    changes = _transitions(found, steps, asked)
+    changes = changes_of(steps, judgements, oracle) if asked.scan else None
     stored = told is not None and told.stored_bytes
+    # files rot singly: an end of those before one that could not be judged may be rotten, too
+    sure = claim == "first" or not (found.later_clean or (stored and not asked.by_chance))
     damaged = () if asked.by_chance else damaged_files(steps, judgements)
     state = state_of(steps, judgements, oracle) if stored and damaged else None
+    unreadable = unread(part.candidates, judgements)
     evidence = [
-        *_reasons(found, told, judgements, part),
-        *(told_apart(damaged, state) if state is not None else ()),
+        *_reasons(found, told, judgements, part, oracle),
+        *(told_apart(damaged, state, asked.scan) if state is not None else ()),
         *gap,
         *_skips(found, steps),
         *of_trust(part, steps),
         *(of_files(claim) if state else of_order(found, steps, claim, oracle, asked)),
-        *of_transitions(changes),
+        *in_words(changes),
         *of_chance(found, steps, asked),
         *of_watching(watched, low, high),
         *of_suspects(part.candidates, suspect, high, oracle),
@@ -71,7 +75,7 @@ def outcome(
         kind=STORED_BYTES if stored else None,
         verdict="undetermined" if stored else None,
         evidence=tuple(evidence),
-        unsettled=_unsettled(found, judgements),
+        unsettled=_unsettled(found, part, judgements, oracle),
         watched=watched,
         suspect=tuple({"step": one.step, "reasons": list(one.reasons)} for one in suspect),
         claim=claim,
@@ -84,6 +88,7 @@ def outcome(
         stable=found.stable,
         damaged_files=damaged,
         state=state,
+        unreadable=unreadable,
     )
     if not found.stable:
         return replace(
@@ -144,15 +149,24 @@ def _monotone(found: Found, steps: Sequence[int]) -> bool | None:
 
 
 def _reasons(
-    found: Found, told: Judgement | None, judgements: Mapping[int, Judgement], part: Span
+    found: Found,
+    told: Judgement | None,
+    judgements: Mapping[int, Judgement],
+    part: Span,
+    oracle: Oracle,
 ) -> list[str]:
     """Why the one named is corrupt, or what was judged where none is."""
     if told is not None:
         return [told.reason] if told.verdict == "corrupt" or found.confidence is None else []
     if found.first_corrupt is None and (reason := _newest_untestable(found, judgements)):
         return [f"the newest cannot be judged: {reason}"]
-    judged = len({place for place, _ in found.probes})
-    return [f"{judged} of {len(part.candidates)} checkpoints judged"]
+    judged = len({place for place, verdict in found.probes if verdict != "untestable"})
+    by = _LOOKED_AT.get(oracle.name, "")
+    return [f"{judged} of {len(part.candidates)} checkpoints judged{by}"]
+
+
+# where two of them look at an archive, each has a count of its own
+_LOOKED_AT: Final = {"integrity": " by their checksums", "statistics": " by their values"}
 
 
 def _newest_untestable(found: Found, judgements: Mapping[int, Judgement]) -> str | None:
@@ -162,31 +176,37 @@ def _newest_untestable(found: Found, judgements: Mapping[int, Judgement]) -> str
     return None
 
 
-def _unsettled(found: Found, judgements: Mapping[int, Judgement]) -> int | None:
-    """The exit code where nothing corrupt was found and not everything is clean."""
+def _unsettled(
+    found: Found, part: Span, judgements: Mapping[int, Judgement], oracle: Oracle
+) -> int | None:
+    """The exit code where nothing corrupt was found and one that was not judged may be."""
     if found.undecided or not found.stable:
         return EXIT_RANGE_ONLY
-    if found.first_corrupt is None and _newest_untestable(found, judgements):
-        return EXIT_ARCHIVE_INCOMPLETE
+    if found.first_corrupt is None and _is_open(found, part, judgements, oracle):
+        return EXIT_RANGE_ONLY
     return None
+
+
+def _is_open(found: Found, part: Span, judgements: Mapping[int, Judgement], oracle: Oracle) -> bool:
+    """Whether one that could not be judged, and was not left out as asked, may be corrupt.
+
+    What cannot be read may be; so may any that is untestable, unless what is corrupt stays so by
+    what the oracle looks at and a later one is clean.
+    """
+    last = -1 if found.last_clean is None or not oracle.persists else found.last_clean
+    unread = any(
+        not one.readable and place not in part.skipped and judgements.get(place) is None
+        for place, one in enumerate(part.candidates)
+    )
+    return unread or any(
+        place > last or not part.candidates[place].readable for place in found.untestable
+    )
 
 
 def _skips(found: Found, steps: Sequence[int]) -> list[str]:
     if not found.skipped:
         return []
     return [f"skipped as asked: {', '.join(str(steps[place]) for place in found.skipped)}"]
-
-
-def _transitions(
-    found: Found, steps: Sequence[int], asked: Asked
-) -> tuple[dict[str, object], ...] | None:
-    """Every change from one checkpoint to the next, where all were judged."""
-    if not asked.scan:
-        return None
-    return tuple(
-        {"from": steps[one.start], "to": steps[one.end], "verdicts": list(one.verdicts)}
-        for one in transitions(dict(found.probes))
-    )
 
 
 def _pass_rates(

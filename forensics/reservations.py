@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from .checkpoint import Checkpoint
 from .oracles.judgement import Oracle
@@ -51,26 +51,20 @@ def of_order(
         again = steps[found.later_clean[0]]
         text = f"not monotone: checkpoint {again} is {before}, after one that is {after}"
         if claim == "transition":
-            text += ": a transition, not the first; --scan lists every one"
+            text += ": a transition, not the first" + "; --scan lists every one" * (not asked.scan)
         return [*lines, text]
     unread = found.first_corrupt - sum(place < found.first_corrupt for place in found.verdicts)
-    if claim == "first" and oracle.proves and unread:
+    if claim == "first" and oracle.proves and unread and not asked.scan:
         checkpoints = "1 checkpoint" if unread == 1 else f"{unread} checkpoints"
         lines.append(f"the bytes of {checkpoints} before it were not read; --scan reads them, too")
-    if claim == "transition" and found.stable:
+    if claim == "transition" and found.stable and asked.scan:
+        lines.append("not every one before it could be judged: one of those may be the first")
+    elif claim == "transition" and found.stable:
         lines.append(
             f"not every checkpoint before it was judged: that what is {after} stays {after} is "
             "assumed, --scan assumes nothing"
         )
     return lines
-
-
-def of_transitions(changes: Sequence[Mapping[str, Any]] | None) -> list[str]:
-    """Every change, where all were judged."""
-    return [
-        f"from {one['verdicts'][0]} to {one['verdicts'][1]}: ({one['from']}, {one['to']}]"
-        for one in changes or ()
-    ]
 
 
 def of_chance(found: Found, steps: Sequence[int], asked: Asked) -> list[str]:

@@ -24,7 +24,8 @@ class Result:
         last_clean: step of the last clean checkpoint, or for verify of the last clean step.
         first_corrupt: step of the first corrupt checkpoint, or for verify the first corrupt
             step; None when nothing corrupt was found.
-        exact: for run, whether no untestable or missing checkpoint lies between the two; for
+        exact: for run, whether no untestable, skipped or missing checkpoint lies between the two
+            (before `last_clean` there may be some); for
             verify, whether the step is proven.
         proven: whether an exact comparison convicts; else it is a suspicion.
         skipped: steps of checkpoints that could not be judged.
@@ -61,6 +62,8 @@ class Result:
         damaged_files: for run, steps of the checkpoints judged whose stored bytes are wrong.
         state: for run, where `first_corrupt` is a damaged file, what is known of the training:
             that is another finding.
+        unreadable: for run, checkpoints that nobody can restore from, for their files cannot be
+            read: {step, path, reason}.
     """
 
     command: str
@@ -92,6 +95,7 @@ class Result:
     first_clean: int | None = None
     damaged_files: tuple[int, ...] = ()
     state: State | None = None
+    unreadable: tuple[dict[str, Any], ...] = ()
 
     @classmethod
     def of_bracket(cls, stored: dict[str, Any]) -> Result:
@@ -114,6 +118,7 @@ class Result:
             trusted=tuple(stored.get("trusted", ())),
             damaged_files=tuple(stored.get("damaged_files", ())),
             state=State(**stored["state"]) if stored.get("state") else None,
+            unreadable=tuple(stored.get("unreadable", ())),
         )
 
     @property
@@ -157,6 +162,7 @@ class Result:
             "trusted": list(self.trusted),
             "stable": self.stable,
             "damaged_files": list(self.damaged_files),
+            "unreadable": list(self.unreadable),
         }
         if self.state is not None:
             content["state"] = self.state.as_dict()

@@ -23,7 +23,8 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's elements as bytes, uint8, one-dimensional."""
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8)  # a single one has any stride
 
 
 def all_same(one: Mapping[str, StoredTensor], other: Mapping[str, StoredTensor]) -> bool:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from .index_text import notes_text, reasons_text
+from .index_text import names_of_several, notes_text, reasons_text
 from .scanning import Scanned, not_checkable
 
 _STATUSES = ("corrupt", "suspect", "clean", "untested")
 _MOST_NAMED = 6  # tensors in a line
 _MOST_FOREIGN = 2
+_REPEATED = 3  # checkpoints that all say a thing say it once, below the list
 
 
-def scan_line(one: Scanned) -> str:
-    """A checkpoint's line: step, verdict, why, and in brackets what is worth telling."""
+def scan_line(one: Scanned, name: str = "") -> str:
+    """A checkpoint's line: step, verdict, why, and in brackets what is worth telling.
+
+    Args:
+        one: the checkpoint.
+        name: of its file, where others are of that step, too.
+    """
     checkpoint = one.checkpoint
     verdict = one.status if one.readable else "unreadable"
-    told = reasons_text(one.reasons) + notes_text([*checkpoint.notes, *_not_evaluated(one)])
+    told = name + reasons_text(one.reasons) + notes_text([*checkpoint.notes, *_not_evaluated(one)])
     return f"{checkpoint.step:>10}  {verdict:<10}{told}".rstrip()
 
 
@@ -28,8 +35,30 @@ def scan_lines(found: Sequence[Scanned], *, values: bool = False) -> list[str]:
         found: by step.
         values: whether those of the clean ones were looked at, too.
     """
-    lines = [line for one in found for line in (scan_line(one), *_parts(one))] + summary(found)
+    names = names_of_several([one.checkpoint for one in found])
+    shared = _said_by_all(found)
+    lines = [
+        line
+        for one, name in zip(found, names, strict=True)
+        for line in (scan_line(_without(one, shared), name), *_parts(one))
+    ]
+    lines += [f"each of them: {text}" for text in shared]
+    lines += summary(found)
     return lines + not_looked_at(found, values=values)
+
+
+def _said_by_all(found: Sequence[Scanned]) -> list[str]:
+    """Reasons and notes that every one has, where they are several."""
+    if len(found) < _REPEATED:
+        return []
+    said = [(*one.reasons, *one.checkpoint.notes) for one in found]
+    return [text for text in dict.fromkeys(said[0]) if text and all(text in one for one in said)]
+
+
+def _without(one: Scanned, texts: Sequence[str]) -> Scanned:
+    notes = tuple(note for note in one.checkpoint.notes if note not in texts)
+    reasons = tuple(reason for reason in one.reasons if reason not in texts)
+    return replace(one, reasons=reasons, checkpoint=replace(one.checkpoint, notes=notes))
 
 
 def not_looked_at(found: Sequence[Scanned], *, values: bool) -> list[str]:

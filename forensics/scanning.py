@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
 
+from sdc_guard.errors import SdcGuardError
+
 from .checkpoint import Checkpoint, Status
 from .executors.local import Local
 from .locations import still_there
@@ -86,7 +88,15 @@ def scanned(
     values = StatisticsOracle(found, near=near)
 
     def judge(place: int) -> Scanned:
-        one = found[place]
+        try:
+            return looked_at(found[place])
+        except (SdcGuardError, OSError):  # an archive that is gone
+            raise
+        except Exception as error:  # noqa: BLE001 - because one file nobody foresaw must not end the scan
+            reason = f"unreadable: judging it failed ({type(error).__name__})"
+            return Scanned(found[place], "untested", (reason,), readable=False)
+
+    def looked_at(one: Checkpoint) -> Scanned:
         read = read_bytes(one)
         suspecting = list(judges)
         if statistics or (statistics is None and read.judgement.verdict == "untestable"):

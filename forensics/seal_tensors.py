@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from sdc_guard.archive.compare import solve_change
 from sdc_guard.archive.nonfinite import nonfinite
@@ -20,6 +21,8 @@ from .checkpoint import Checkpoint
 from .checkpoint_diff import dtype_name
 from .content import Content, Integrity, StoredTensor
 from .readers.known import reader_of
+
+_PLACE: Final = " (element "  # of a single change
 
 
 def sealed_tensors(checkpoint: Checkpoint) -> dict[str, SealedTensor]:
@@ -55,7 +58,10 @@ def nan_in_words(sealed: Mapping[str, SealedTensor]) -> str:
 
 
 def with_named_tensors(
-    checkpoint: Checkpoint, found: Integrity, sealed: Mapping[str, SealedTensor]
+    checkpoint: Checkpoint,
+    found: Integrity,
+    sealed: Mapping[str, SealedTensor],
+    anew: str = "",
 ) -> Integrity:
     """What reading a checkpoint showed, with the tensors that changed since it was sealed.
 
@@ -63,9 +69,12 @@ def with_named_tensors(
         checkpoint: one with a seal, of which a file is not what was sealed.
         found: what was found of it.
         sealed: its tensors when it was sealed; {} in a seal of version 1.
+        anew: what else may have happened, where most of it is another one and reads as sound.
     """
-    if not sealed or not found.damaged:
+    if not found.damaged:
         return found
+    if not sealed:
+        return _with_hint(found, anew)
     try:
         content = reader_of(checkpoint.format).open(checkpoint)
     except (CheckpointUnreadable, OSError):
@@ -86,7 +95,17 @@ def with_named_tensors(
         damaged = {name: f"{why}; {none}" for name, why in damaged.items()}
     intact = tuple(name for name in sealed if name not in damaged)
     unchecked = tuple(name for name in found.unchecked if name not in {*intact, *damaged})
-    return replace(found, damaged=damaged, intact=intact, unchecked=unchecked)
+    told = replace(found, damaged=damaged, intact=intact, unchecked=unchecked)
+    other = sum(_PLACE not in why for why in changed.values())
+    return _with_hint(told, anew) if 2 * other >= len(sealed) else told
+
+
+def _with_hint(found: Integrity, anew: str) -> Integrity:
+    """The same; the first thing that is wrong with it ends in what else may have happened."""
+    if not anew:
+        return found
+    name, why = next(iter(found.damaged.items()))
+    return replace(found, damaged={**found.damaged, name: f"{why}; {anew}"})
 
 
 def _now(content: Content, name: str) -> StoredTensor | None:
@@ -109,5 +128,5 @@ def _changed(now: StoredTensor | None, sealed: SealedTensor) -> str:
     if digest == sealed.digest:
         return ""
     change = solve_change(tensor, sealed.digest, digest)
-    where = "" if change is None else f" (element {change.index}, bits {change.bits})"
+    where = "" if change is None else f"{_PLACE}{change.index}, bits {change.bits})"
     return f"not the bits that were sealed{where}"

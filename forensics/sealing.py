@@ -10,8 +10,9 @@ from sdc_guard.errors import CheckpointUnreadable
 
 from .checkpoint import Checkpoint
 from .oracles.integrity import read_bytes
+from .seal_file import read_seal, seal_path
 from .seal_tensors import nan_in_words
-from .seals import compare_with_seal, seal_path, write_seal
+from .seals import compare_with_seal, write_seal
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,17 @@ def sealed(one: Checkpoint, again: bool = False) -> Sealed:
         return Sealed(one.step, str(one.path), done, what)
 
     place = seal_path(one)
-    if place.exists() and not again:
-        return told(True, f"sealed already: {place.name}")
     guarded = _still_proven(one) if again else None
-    if again:
+    if not again:
+        try:
+            before = read_seal(one)
+        except CheckpointUnreadable as error:
+            return told(False, f"not sealed: {error.what}; seal it again with --again")
+        if before is not None:
+            return told(True, f"sealed already: {place.name}")
+    elif place.is_dir():
+        return told(False, f"not sealed: {place.name} is a folder")
+    else:
         place.unlink(missing_ok=True)  # what it says must not count against what is there now
     read = read_bytes(one)
     if read.integrity is None or read.judgement.verdict == "corrupt":

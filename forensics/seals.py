@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
-from pathlib import Path
 
-from sdc_guard.archive.sealing.files import Compared, compared_with, hashed_files
-from sdc_guard.archive.sealing.seal_file import (
-    Guarded,
-    Seal,
-    publish_seal,
-    seal_at,
-    seal_of,
-)
+from sdc_guard.archive.sealing.files import Compared, compared_with, hashed_files, is_of
+from sdc_guard.archive.sealing.seal_file import Guarded, Seal
 from sdc_guard.errors import CheckpointUnreadable
 
 from .checkpoint import Checkpoint
 from .content import Integrity
+from .seal_file import put_seal, read_seal
 from .seal_tensors import sealed_tensors
-
-
-def seal_path(checkpoint: Checkpoint) -> Path:
-    """Where the seal of a checkpoint lies."""
-    return seal_of(checkpoint.path)
 
 
 def write_seal(
@@ -41,8 +31,11 @@ def write_seal(
     """
     files = hashed_files(checkpoint.path)
     digests = sealed_tensors(checkpoint)
-    seal = Seal(checkpoint.step, checkpoint.format, files, tensors, digests, guarded)
-    publish_seal(checkpoint.path, seal)
+    seal = Seal(
+        checkpoint.step, checkpoint.format, files, tensors, digests,
+        checkpoint.path.name, float(int(time.time())), True, guarded,
+    )  # fmt: skip
+    put_seal(checkpoint, seal)
     return seal
 
 
@@ -50,10 +43,11 @@ def compare_with_seal(checkpoint: Checkpoint) -> Compared | None:
     """Every byte of a checkpoint against its seal; None if it has none.
 
     Raises:
-        CheckpointUnreadable: a file cannot be read, or the seal is damaged or of a newer version.
+        CheckpointUnreadable: a file cannot be read, or the seal is no testimony: damaged, of a
+            newer version, or of another checkpoint.
     """
-    seal = seal_at(checkpoint.path)
-    return None if seal is None else compared_with(seal, checkpoint.path)
+    seal = read_seal(checkpoint)
+    return None if seal is None else compared_with(seal, checkpoint.path, checkpoint.step)
 
 
 def with_seal(found: Integrity, compared: Compared | None) -> Integrity:
@@ -65,21 +59,33 @@ def with_seal(found: Integrity, compared: Compared | None) -> Integrity:
     return Integrity({}, (*found.intact, *found.unchecked), (), found.bytes)
 
 
+def saved_anew(seal: Seal) -> str:
+    """What may have become of a file that is another one, and sound by itself."""
+    when = f" (seal of {seal.day})" if seal.day else ""
+    return f"or it was saved anew since it was sealed{when}: then seal it again with --again"
+
+
 def as_sealed(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint, of the step that it was sealed with, and what the guard said of it then.
 
     What is in it may have changed since.
+
+    Where the seal fits its own checksum and is of a checkpoint of that name, or, of version 1,
+    where the name says that step, too.
     """
     try:
-        seal = seal_at(checkpoint.path)
+        seal = read_seal(checkpoint)
     except CheckpointUnreadable:
         return checkpoint
     if seal is None:
         return checkpoint
-    if seal.guarded is not None:
+    if seal.guarded is not None and is_of(checkpoint.path, seal):
         checkpoint = _with_judgement(checkpoint, seal.guarded)
     if seal.step == checkpoint.step:
         return checkpoint
+    if not is_of(checkpoint.path, seal) or not (seal.checked or checkpoint.named_step == seal.step):
+        note = f"its seal says step {seal.step}: of another file, or changed"
+        return replace(checkpoint, notes=(*checkpoint.notes, note))
     note = f"now it says step {checkpoint.step}, and {seal.step} when it was sealed"
     named = None if checkpoint.named_step == seal.step else checkpoint.named_step
     return replace(checkpoint, step=seal.step, named_step=named, notes=(*checkpoint.notes, note))

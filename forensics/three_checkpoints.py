@@ -20,6 +20,7 @@ from .aliases import same_names
 from .content import Content, StoredTensor
 from .diff_troubles import Trouble, odd_values
 from .jumps import Jumps, jumps_of
+from .repeating import read_alike
 from .same_bits import same_bits
 from .state_kinds import KINDS, PARAMETERS, kind_of
 
@@ -33,6 +34,9 @@ ANOTHER_BAD: Final = (
 WITHIN_THE_RUN: Final = "the state went wrong within the run: the checkpoint after it has it, too"
 NOTHING: Final = "nothing that tells a damaged file from a training that goes on"
 EQUAL: Final = "no difference: the three are equal, bit for bit"
+EQUAL_SO_FAR: Final = "{} of {} tensors compared, equal, bit for bit; {} not compared"
+NONE_IN_COMMON: Final = "0 tensors in common: nothing was compared"
+NO_TENSORS: Final = "no tensors to compare"
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def three_way(a: Content, b: Content, c: Content, damaged: Collection[str] = ())
         if not all(stored):
             continue
         try:
-            one, two, three = (tensor.read() for tensor in stored if tensor is not None)
+            one, two, three = read_alike([tensor for tensor in stored if tensor is not None])
         except CheckpointUnreadable as error:
             apart[name] = error.what
             continue
@@ -110,7 +114,10 @@ def three_way(a: Content, b: Content, c: Content, damaged: Collection[str] = ())
     most = max(1, whole)
     shares = (differing[0] / most, differing[1] / most, differing[2] / most)
     ordered = dict(sorted(jumps.items(), key=lambda item: KINDS.index(kind_of(item[0], None))))
-    means = _by_bytes(damaged) or meaning(shares, ordered.values())
+    unseen = len(apart) + len({name for one in (a, b, c) for name in one.foreign})
+    means = _by_bytes(damaged) or _beyond(whole, unseen) or meaning(shares, ordered.values())
+    if means == EQUAL and unseen:
+        means = EQUAL_SO_FAR.format(whole, whole + unseen, unseen)
     odd.sort(key=lambda trouble: trouble.of)
     return ThreeWay(shares, ordered, means, whole, shapes, apart, tuple(odd))
 
@@ -140,6 +147,13 @@ def _by_bytes(damaged: Collection[str]) -> str | None:
         return PROVEN_BAD
     others = " and ".join(sorted(damaged))
     return ANOTHER_BAD.format(others) if others else None
+
+
+def _beyond(whole: int, unseen: int) -> str | None:
+    """What there is to say of checkpoints of which no tensor was compared."""
+    if whole:
+        return None
+    return NONE_IN_COMMON if unseen else NO_TENSORS
 
 
 def meaning(shares: tuple[float, float, float], jumps: Iterable[Jumps]) -> str:

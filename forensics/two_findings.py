@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from .oracles.judgement import Judgement, Oracle
 
+ALSO_DAMAGED: Final = "damaged, too, of those judged"
 _MOST: Final = 6  # steps in a sentence
 
 
@@ -22,7 +23,9 @@ class State:
     Attributes:
         verdict: "corrupt" where a checkpoint was judged so for its state; "sound" where the judge
             says of the state itself that it is, up to `last_clean`; else "unknown".
-        last_clean: step of the last checkpoint whose state is clean before that; None if none.
+        last_clean: step of the last checkpoint whose state is clean before that; None if none. Of
+            "unknown" that of the last whose values look as a training leaves them, which does not
+            prove it sound; None where nobody looked at them.
         first_corrupt: step of the first that was judged corrupt for its state; None if none was.
         proven: whether an exact comparison says so.
         reason: of the judgement.
@@ -80,24 +83,26 @@ def state_of(steps: Sequence[int], judgements: Mapping[int, Judgement], oracle: 
     return State("unknown")
 
 
-def told_apart(damaged: Sequence[int], state: State) -> list[str]:
+def told_apart(damaged: Sequence[int], state: State, all_judged: bool = False) -> list[str]:
     """Both findings, each with its evidence.
 
     Args:
         damaged: steps of damaged files, at least one.
         state: of the training.
+        all_judged: whether every checkpoint was judged, and not only those of a bisection.
     """
     more = damaged[1 : _MOST + 1]
     lines = []
     if more:
         named = ", ".join(map(str, more)) + ", ..." * (len(damaged) > _MOST + 1)
         noun = "checkpoint" if len(damaged) == 2 else "checkpoints"
-        lines.append(f"damaged, too, of those judged: the files of {noun} {named}")
+        lines.append(f"{ALSO_DAMAGED}: the files of {noun} {named}")
     if state.verdict == "corrupt":
         start = "start" if state.last_clean is None else state.last_clean
         lines.append(
             f"a second finding, of the training: a transition was seen in ({start}, "
-            f"{state.first_corrupt}]: {state.reason}; --scan judges every one"
+            f"{state.first_corrupt}]: {state.reason}"
+            + ("" if all_judged else "; --scan judges every one")
         )
     return lines
 
@@ -128,4 +133,9 @@ def training_in_words(state: Mapping[str, Any], damaged: int, recorded: str) -> 
         )
     if state["verdict"] == "sound":
         return f"Of the training: its state is clean up to checkpoint {last}{recorded}."
+    if last is not None:
+        return (
+            "Whether the training was sound is not shown by bytes; no value looks unusual up to "
+            f"checkpoint {last}."
+        )
     return "Whether the training was sound is not shown by bytes."

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from .two_findings import training_in_words
+from .unread import in_words
 from .watched import percent
 
+# how a sentence begins that accuses no checkpoint
+_NOTHING: Final = ("Nothing corrupt", "Clean as far as recorded: nothing")
 _JUDGES: Final = {
     "user": "by hand",
     "command": "by a command",
@@ -21,6 +24,15 @@ _JUDGES: Final = {
 
 def sentence(result: Mapping[str, Any]) -> str:
     """The sentence for a result as it is stored, also by earlier versions."""
+    found, unread = _found(result), in_words(result.get("unreadable", ()))
+    if not unread:
+        return found
+    if found.startswith(_NOTHING):
+        return f"{found.removesuffix('.')}; but {unread}."
+    return f"{found} {unread[0].upper()}{unread[1:]}."
+
+
+def _found(result: Mapping[str, Any]) -> str:
     clean, corrupt = result["last_clean"], result["first_corrupt"]
     if not result.get("stable", True):
         return "No stable boundary: the judge fails by chance, before it and after it."
@@ -35,14 +47,16 @@ def sentence(result: Mapping[str, Any]) -> str:
 
 
 def _nothing(result: Mapping[str, Any], clean: int | None) -> str:
-    skipped = _steps(result["skipped"])
+    unread = {one["step"] for one in result.get("unreadable", ())}
+    left = [step for step in result["skipped"] if step not in unread]
+    untestable = f"; untestable: {_steps(left)}" if left or not unread else ""
     confidence = result.get("confidence")
     if confidence is not None and result.get("likely", [{}])[0].get("step") is not None:
         return "Undecided: that none is corrupt is not excluded, and neither is that one is."
     start = "Clean as far as recorded: nothing" if _partly(result) else "Nothing"
     doubts = f"; suspect: {_of(suspect)}" if (suspect := result.get("suspect")) else ""
     sure = "" if confidence is None else f", with a probability of {percent(confidence)}"
-    return f"{start} corrupt was found up to step {clean}{sure}; untestable: {skipped}{doubts}."
+    return f"{start} corrupt was found up to step {clean}{sure}{untestable}{doubts}."
 
 
 def _located(result: Mapping[str, Any], corrupt: int, between: str) -> str:
@@ -51,6 +65,11 @@ def _located(result: Mapping[str, Any], corrupt: int, between: str) -> str:
     if confidence is not None:
         certainty = f"with a probability of {percent(confidence)}, {certainty}"
     recorded = ", as far as recorded" if _partly(result) else ""
+    if corrupt in result.get("trusted", ()):
+        return (
+            f"Checkpoint {corrupt} is corrupt by your word, no judge looked at it; the first "
+            f"corrupt one is in {between}: {certainty}."
+        )
     if result.get("state") is not None:
         return _damaged(result, corrupt, between, recorded)
     if result["exact"]:
@@ -75,6 +94,11 @@ def _damaged(result: Mapping[str, Any], corrupt: int, between: str, recorded: st
         file = (
             f"Checkpoint {corrupt} is the first corrupt one by its file, which is damaged: bracket "
             f"{between}, {certainty}; do not restore from it."
+        )
+    elif any(step < (result["last_clean"] or corrupt) for step in result["skipped"]):
+        file = (
+            f"The file of checkpoint {corrupt} is damaged, {certainty}: do not restore from it; "
+            f"one before it may be, too, untestable: {_steps(result['skipped'])}."
         )
     else:
         file = (

@@ -38,7 +38,8 @@ def diff_command(a: Path, b: Path, c: Path | None, every: bool, as_json: bool) -
     from C, or has elements that jump and return; state that went wrong within the run is in C, too.
 
     \b
-    Exit codes: 0 equal or, with C, compared, 1 A and B differ, 2 usage, 5 one cannot be read.
+    Exit codes: 0 what was compared is equal or, with C, compared, 1 A and B differ, 2 usage,
+    5 one cannot be read.
 
     \b
     Examples:
@@ -87,7 +88,9 @@ def diff_command(a: Path, b: Path, c: Path | None, every: bool, as_json: bool) -
             )
         )
     else:
-        say(*diff_lines(diffs, troubles, every=every), *besides.lines(every))
+        unseen = len(besides.foreign)
+        said = diff_lines(diffs, troubles, every=every, unseen=unseen)
+        say(*said, *besides.lines(every))
     sys.exit(int(any(one.kind != "same" for one in diffs)))
 
 

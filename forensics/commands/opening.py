@@ -12,6 +12,7 @@ from sdc_guard.errors import UsageError
 from sdc_guard.lake.location import is_lake, without_password
 
 from ..locations import is_url, location
+from .numbers import STEP
 from .place import PLACE
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def _folder(_: click.Context, __: click.Parameter, value: Path) -> Path:
 run_argument = click.argument("run", type=PLACE, callback=_folder)
 command_argument = click.argument("command", nargs=-1, type=click.UNPROCESSED)
 attempt_option = click.option(
-    "--attempt", type=int, help="Look at the run as it was during this attempt (newest)."
+    "--attempt", type=STEP, help="Look at the run as it was during this attempt (newest)."
 )
 
 

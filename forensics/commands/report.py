@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from sdc_guard.commands.group import json_option, say
+from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import EXIT_USAGE, ArchiveIncomplete, RunNotFound, UsageError
 from sdc_guard.lake.location import is_lake
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..checkpoint import Checkpoint
     from ..reporting.facts import Report, Told
 
+_STDOUT: Final = Path("-")
 _FORMATS: Final = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json"}
 
 
@@ -29,7 +31,7 @@ _FORMATS: Final = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "htm
 @click.argument("place", metavar="[PATH]", required=False)
 @session_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file, too; "
-              "its suffix says the format.")  # fmt: skip
+              "its suffix says the format; - is stdout.")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(["md", "html", "json"]),
               help="Markdown (the default), one HTML page with figures, or JSON.")  # fmt: skip
 @json_option
@@ -53,16 +55,21 @@ def report_command(
       sdc-bisect report archive --format json
       sdc-bisect report --session ~/searches/archive -o report.html
     """
-    by_suffix = None if output is None else _FORMATS.get(output.suffix.lower())
-    chosen = "json" if as_json else form or by_suffix or "md"
+    output = None if output == _STDOUT else output
+    chosen = "json" if as_json else form or _of_suffix(output)
     click.get_current_context().meta["json"] = as_json or chosen == "json"
     if as_json and form not in (None, "json"):
         raise UsageError(f"--json and --format {form} contradict each other")
     text = _written(_gathered(place, named), chosen)
-    if output is None or chosen != "html":
+    trouble = None if output is None else _write(output, text)
+    if trouble is not None and chosen == "json":  # one object, with the report and the error
+        text = json_text(None, **json.loads(text), error=trouble.as_dict())
+        click.echo(text)
+    elif output is None or chosen != "html":
         click.echo(text, nl=False)
-    if output is not None:
-        _write(output, text)
+    if trouble is not None:
+        say(f"sdc-bisect: {trouble}", err=True)
+        sys.exit(EXIT_USAGE)
 
 
 def _written(report: Report, form: str) -> str:
@@ -81,14 +88,32 @@ def _written(report: Report, form: str) -> str:
     return text if text.endswith("\n") else text + "\n"
 
 
-def _write(output: Path, text: str) -> None:
+def _of_suffix(output: Path | None) -> str:
+    """The format that a file's suffix says; Markdown without a file.
+
+    Raises:
+        UsageError: it says none.
+    """
+    if output is None:
+        return "md"
+    if (found := _FORMATS.get(output.suffix.lower())) is None:
+        raise UsageError(
+            "its suffix says no format that is written",
+            where=str(output),
+            next_step=f"one of {', '.join(_FORMATS)}; or --format md, html or json",
+        )
+    return found
+
+
+def _write(output: Path, text: str) -> UsageError | None:
+    """Write the file; the error if that fails: the report is told on stdout all the same."""
     try:
         output.write_text(text, encoding="utf-8")
-    except OSError as error:  # stdout has the report: with --json one object, and no second
+    except OSError as error:
         what = f"the report cannot be written ({error.strerror})"
-        say(f"sdc-bisect: {UsageError(what, where=str(output))}", err=True)
-        sys.exit(EXIT_USAGE)
+        return UsageError(what, where=str(output))
     progress(f"written: {output} ({len(text.encode()) / 1000:,.0f} kB)")
+    return None
 
 
 def _gathered(given: str | None, named: Path | None) -> Report:

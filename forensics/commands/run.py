@@ -90,15 +90,20 @@ def run_command(
     RUN may be a URL, s3://BUCKET/FOLDER. {ckpt} is then a copy on this machine, in $TMPDIR, which
     is removed after the command.
 
-    `exact` in the JSON output says that the first corrupt checkpoint is known, with none
-    missing or untestable before it; `claim` is "first" or, where others before it were not
+    `exact` in the JSON output says that the bracket holds the first corrupt checkpoint alone:
+    none inside of it is missing, untestable or skipped. Further before it some may be, and those
+    are told, in `skipped`; `claim` is "first" or, where others before it were not
     judged, "transition"; `watched`, of a judge by the trace, is the share of the state's
     transitions from step to step that were compared. Below 1 "clean" means as far as recorded.
     `verify` names the step.
 
+    A checkpoint whose file cannot be read (truncated, empty, no permission) is no evidence either
+    way, and is named with its reason: `unreadable` in the JSON output.
+
     \b
-    Exit codes: 0 nothing is corrupt, 1 the first corrupt one is known, 2 usage, or
-    COMMAND failed, 3 a range only, 5 no checkpoint, or none that can be judged, 130 Ctrl-C.
+    Exit codes: 0 nothing is corrupt, 1 the bracket is exact, 2 usage, or
+    COMMAND failed, 3 a range only, or nothing corrupt among those judged while one that cannot
+    be read or tested may be, 5 no checkpoint, or none that can be judged, 130 Ctrl-C.
 
     \b
     Examples:
@@ -113,6 +118,7 @@ def run_command(
     from ..executors.local import Local
     from ..in_turn import InTurn, confirmed
     from ..index import index
+    from ..missing import recorded_steps, with_missing
     from ..oracles.command import CommandOracle
     from ..oracles.statistics import StatisticsOracle
     from ..passed_over import passed_over
@@ -163,6 +169,8 @@ def run_command(
             result = turns.judged(judge, executor)
         if reader is not None:
             result = _with_later_break(reader, result)
+            steps = [one.step for one in candidates]
+            result = with_missing(result, recorded_steps(reader), steps)
         if not command:
             result = with_limits(result, oracle)
         tell_result(result, as_json)

@@ -13,6 +13,7 @@ import click
 from sdc_guard.commands.group import json_option, json_text, say
 from sdc_guard.errors import EXIT_ARCHIVE_INCOMPLETE
 
+from .numbers import JOBS
 from .place import PLACE
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _SHOWN: Final = 1 << 30  # bytes from which on progress is told
 @click.argument("path", type=PLACE)
 @click.option(
     "--jobs",
-    type=click.IntRange(1),
+    type=JOBS,
     default=min(4, os.cpu_count() or 1),
     show_default="cores, up to 4",
     metavar="N",

@@ -11,6 +11,7 @@ import click
 from sdc_guard.errors import UsageError
 
 from ..search.asked import Asked, Noise
+from .numbers import JOBS, LONGEST, RUNS, STEP, Number
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -25,7 +26,7 @@ def _steps(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]
         ) from None
 
 
-_RATE = click.FloatRange(0, 0.5, min_open=True, max_open=True)
+_RATE = Number(0, 0.5, min_open=True, max_open=True)
 _WHERE = (
     click.option(
         "--skip",
@@ -35,8 +36,8 @@ _WHERE = (
         metavar="STEPS",
         help="Not to judge: 250,300.",
     ),
-    click.option("--good", type=int, metavar="STEP", help="Search from here (the first)."),
-    click.option("--bad", type=int, metavar="STEP", help="Search up to here (the last)."),
+    click.option("--good", type=STEP, metavar="STEP", help="Search from here (the first)."),
+    click.option("--bad", type=STEP, metavar="STEP", help="Search up to here (the last)."),
     click.option("--trust-ends", is_flag=True, help="Do not judge the two ends."),
     click.option(
         "--first-good", is_flag=True, help="Find the first clean one after corrupt ones instead."
@@ -46,7 +47,7 @@ _WHERE = (
 _JOBS = (
     click.option(
         "--jobs",
-        type=click.IntRange(1),
+        type=JOBS,
         default=1,
         show_default=True,
         metavar="N",
@@ -83,7 +84,7 @@ _ERRS = (
 _REPEAT = (
     click.option(
         "--repeat",
-        type=click.IntRange(1),
+        type=RUNS,
         default=1,
         metavar="N",
         help="Run a judge that fails by chance N times: one failure is corrupt.",
@@ -92,7 +93,7 @@ _REPEAT = (
 _CONFIDENCE = (
     click.option(
         "--confidence",
-        type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
+        type=Number(0.5, 1, min_open=True, max_open=True),
         default=0.95,
         show_default=True,
         metavar="PROBABILITY",
@@ -103,7 +104,7 @@ _PLAN = (
     click.option("--dry-run", is_flag=True, help="Say how many judgings it takes; judge nothing."),
     click.option(
         "--cost",
-        type=click.FloatRange(0),
+        type=Number(0, LONGEST),
         metavar="SECONDS",
         help="What one judging by COMMAND takes, for --dry-run.",
     ),

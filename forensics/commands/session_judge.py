@@ -111,7 +111,7 @@ def undo_command(path: Path | None, dry_run: bool, named: Path | None, as_json: 
             live.undo()
         current = standing(live.state, live.home.archive, candidates)
         note = f"{'would be ' * dry_run}taken back: {_words(last)}"
-        view = view_of(live.folder, live.state, current, (note,))
+        view = view_of(live.folder, live.state, current, (note,), only_told=True)
         if not dry_run:
             live.publish(view.result)
     finish("undo", view, as_json)

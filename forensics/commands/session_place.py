@@ -11,7 +11,7 @@ import click
 
 from sdc_guard.errors import UsageError
 
-from ..locations import location
+from ..locations import is_url, location
 from .answering import progress
 from .place import PLACE
 
@@ -22,10 +22,23 @@ if TYPE_CHECKING:
 
 _VARIABLE: Final = "SDC_BISECT_SESSION"  # sessions.home.VARIABLE, which imports too much for --help
 
+
+def _own_folder(_: click.Context, __: click.Parameter, value: str | None) -> Path | None:
+    """A folder on this machine: a session is written to, and nothing is behind a URL."""
+    if value is None:
+        return None
+    if not value.strip():
+        raise UsageError("--session names no folder: it is empty", next_step="--session DIR")
+    if is_url(value):
+        what = "a session is kept on this machine, and that is a URL"
+        raise UsageError(what, where=str(location(value)), next_step="--session DIR")
+    return Path(value)
+
+
 session_option = click.option(
     "--session",
     "named",
-    type=click.Path(path_type=Path),
+    callback=_own_folder,
     envvar=_VARIABLE,
     show_envvar=True,
     metavar="DIR",

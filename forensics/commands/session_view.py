@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sdc_guard.commands.group import json_text, say
-from sdc_guard.errors import ArchiveIncomplete
+from sdc_guard.errors import ArchiveIncomplete, SdcGuardError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,8 @@ class View:
         state: its entries.
         standing: these, put to the checkpoints.
         result: the answer, if the search is over.
-        trouble: why it is over without one: nothing can be judged.
+        trouble: why it is over without one: nothing can be judged, or an end is not what was said
+            of it.
         notes: lines that are worth a word.
     """
 
@@ -39,11 +40,13 @@ class View:
     standing: Standing
     result: Result | None
     notes: tuple[str, ...] = ()
-    trouble: ArchiveIncomplete | None = None
+    trouble: SdcGuardError | None = None
 
     @property
     def exit_code(self) -> int:
         """Of a command after which the search is as it is here."""
+        if isinstance(self.trouble, ArchiveIncomplete):
+            return self.trouble.exit_code
         return 0 if self.result is None else self.result.exit_code
 
 
@@ -58,17 +61,18 @@ def view_of(
     """A session as it is told.
 
     Args:
-        only_told: that nothing could be judged is told, too, and no error.
+        only_told: that there is no answer is told, too, and no error.
 
     Raises:
         ArchiveIncomplete: the search is over and nothing could be judged.
+        UsageError: it is over, and an end is not what was said of it.
     """
     view = View(folder, state, standing, None, tuple(notes))
     if standing.following() is not None:
         return view
     try:
         return replace(view, result=standing.result())
-    except ArchiveIncomplete as error:
+    except (ArchiveIncomplete, UsageError) as error:
         if not only_told:
             raise
         return replace(view, trouble=error)

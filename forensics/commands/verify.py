@@ -12,6 +12,7 @@ from sdc_guard.commands.group import json_option
 from sdc_guard.errors import Interrupted, UsageError
 
 from .answering import answer, progress
+from .numbers import STEP
 from .opening import attempt_option, command_argument, of_lineage, opened, run_argument
 from .session_place import session_option
 
@@ -20,8 +21,8 @@ from .session_place import session_option
 @run_argument
 @command_argument
 @click.option("--recorded", is_flag=True, help="Use the resume command recorded in run.json.")
-@click.option("--from", "start", type=int, help="Replay from the checkpoint of this step.")
-@click.option("--to", "until", type=int, help="Replay up to this step (last checkpoint).")
+@click.option("--from", "start", type=STEP, help="Replay from the checkpoint of this step.")
+@click.option("--to", "until", type=STEP, help="Replay up to this step (last checkpoint).")
 @click.option(
     "--losses",
     type=click.Path(path_type=Path),

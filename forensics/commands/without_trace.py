@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..oracles.judgement import Oracle
     from ..result import Result
     from ..search.asked import Asked
+    from ..sessions.state import Stage
 
 JUDGES: Final = ("integrity", "consistency", "statistics")
 _ONLY_BYTES: Final = (
@@ -71,6 +72,7 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     """
     from ..oracles.integrity import IntegrityOracle
     from ..oracles.statistics import StatisticsOracle
+    from ..oracles.whole_files import WholeFiles
     from ..result import Result
     from ..sessions.state import Stage
 
@@ -78,53 +80,128 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     names = _names_unproven(candidates)
     judge = IntegrityOracle()
     found: Stage | Result
+    looked_at: tuple[int, ...] = ()
     # what is read in vain is large: whether there are checksums at all is seen at both ends
     begun = turns.said_by(judge)
     if not begun and (unproven := _ends_unproven(candidates)):
         found = Stage(judge.name, said=(f"not proven: {unproven}",))
     else:
         found = turns.before(judge, executor)
+        if isinstance(found, Stage):
+            looked_at = _steps_of(found, turns)
     if isinstance(found, Result):
         if found.first_corrupt is not None:
-            if turns.others_judged(judge):
-                proven = turns.judged(judge, executor)
+            if turns.others_judged(judge.name):
+                proven = turns.judged(judge, executor, of_bytes=True)
                 return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES, *names))
             answer = _with_values(found, turns, executor)
             return replace(answer, evidence=(*answer.evidence, *names))
-        said = ("the bytes of those judged fit their checksums", *names)
+        said = (_bytes_fit(found, candidates), *names)
+        looked_at = _steps_judged(found, judge.name)
         found = Stage(judge.name, found.last_clean, None, said, found.skipped)
     stage = turns.over(found)
-    suspected = turns.judged(StatisticsOracle(candidates), executor)
+    statistics = WholeFiles(StatisticsOracle(candidates), looked_at)
+    suspected = turns.judged(statistics, executor)
     answer = replace(suspected, evidence=(*suspected.evidence, *stage.said, _ONLY_VALUES))
     return _with_unread(answer, candidates, stage.skipped)
+
+
+def _steps_of(stage: Stage, turns: InTurn) -> tuple[int, ...]:
+    """Steps that checksums judged in a search that goes on: all but those it could not."""
+    left = {*stage.skipped}
+    if stage.low is None or turns.search.asked.trust_ends or turns.others_judged(*JUDGES):
+        return ()  # nobody knows which
+    return tuple(one.step for one in turns.search.candidates if one.step not in left)
+
+
+def _steps_judged(result: Result, judge: str) -> tuple[int, ...]:
+    """Steps that the search has a verdict of, by that judge."""
+    told = (one for one in result.probes if one["oracle"] == judge)
+    return tuple(one["step"] for one in told if one["verdict"] != "untestable")
 
 
 def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
     """A damaged file says nothing of the training: look at the values of the others, too.
 
-    Between ends that were given, or in the mirror, what is damaged is all that was asked for. The
-    session keeps nothing of it: its question is answered.
+    Up to an end that is damaged, and in the mirror, what is damaged is all that was asked for. The
+    session's journal keeps nothing of it, for its question is answered; the result does. Of what
+    looks sound the bytes of the newest are read, too: that one is to restore from.
     """
     from ..bracket import find_bracket
     from ..oracles.statistics import StatisticsOracle
+    from ..oracles.whole_files import WholeFiles
     from ..values_besides import with_values
 
     candidates, asked = turns.search.candidates, turns.search.asked
-    if asked.good is not None or asked.bad is not None or asked.first_good:
+    damaged = {*proven.damaged_files}
+    if asked.first_good or asked.good is not None or asked.bad in damaged:
         return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES))
-    others = replace(asked, skip=tuple({*asked.skip, *proven.damaged_files}))
-    judge = StatisticsOracle(candidates)
+    others = replace(asked, skip=tuple({*asked.skip, *damaged}))
+    sound = [one for one in candidates if one.step not in damaged]  # those to compare with
+    judge = WholeFiles(StatisticsOracle(sound), _steps_judged(proven, "integrity"))
     try:
         values = find_bracket(candidates, judge, None, turns.tell, others, executor)
-    except ArchiveIncomplete as error:
+    except (ArchiveIncomplete, UsageError) as error:
         return replace(proven, evidence=(*proven.evidence, f"of values nothing: {error.what}"))
-    return with_values(proven, values)
+    answer = with_values(proven, values, asked.scan)
+    answer = replace(answer, probes=(*answer.probes, *judge.probes()))
+    answer = _with_newest_read(answer, turns)
+    return replace(answer, evidence=(*answer.evidence, *_not_read(answer, candidates)))
+
+
+def _not_read(answer: Result, candidates: Sequence[Checkpoint]) -> tuple[str, ...]:
+    """That files were not read, any of which may be damaged, too."""
+    read = {one["step"] for one in answer.probes if one["oracle"] == "integrity"}
+    left = [one for one in candidates if one.readable and one.step not in read]
+    if not left:
+        return ()
+    files = "1 file was" if len(left) == 1 else f"{len(left):,} files were"
+    return (f"{files} not compared with their checksums, and may be damaged, too: --scan does",)
+
+
+def _with_newest_read(answer: Result, turns: InTurn) -> Result:
+    """Checksums of the newest checkpoint before the state's break, and of older damaged ones."""
+    from ..oracles.integrity import IntegrityOracle
+
+    state, judge = answer.state, IntegrityOracle()
+    last = None if state is None else state.last_clean
+    if last is None:
+        return answer
+    read = {one["step"]: one["verdict"] for one in answer.probes if one["oracle"] == judge.name}
+    wrong = {one["step"] for one in answer.probes if one["verdict"] == "corrupt"}
+    before = [one for one in turns.search.candidates if one.readable and one.step <= last]
+    for one in reversed(before):
+        if one.step in wrong:
+            continue
+        if one.step in read:
+            return answer
+        found = judge.judge(one)
+        turns.tell(f"step {one.step}: {found.verdict}, {found.reason}")
+        probe = {"step": one.step, "verdict": found.verdict, "reason": found.reason}
+        answer = replace(answer, probes=(*answer.probes, {**probe, "oracle": judge.name}))
+        if not found.stored_bytes:
+            return answer
+        damaged = tuple(sorted({*answer.damaged_files, one.step}))
+        said = f"damaged, too: the file of checkpoint {one.step}: {found.reason}"
+        answer = replace(answer, damaged_files=damaged, evidence=(*answer.evidence, said))
+    return answer
+
+
+def _bytes_fit(found: Result, candidates: Sequence[Checkpoint]) -> str:
+    """How many of the checkpoints have sound bytes."""
+    fit = {one["step"] for one in found.probes if one["verdict"] == "clean"}
+    count = (
+        f"all {len(candidates):,}"
+        if len(fit) == len(candidates)
+        else (f"{len(fit):,} of {len(candidates):,}")
+    )
+    return f"the bytes of {count} checkpoints fit their checksums"
 
 
 def _names_unproven(candidates: Sequence[Checkpoint]) -> tuple[str, ...]:
     """That DCP's metadata has no checksum, where there is a checkpoint of it without a seal."""
     from ..readers import dcp
-    from ..seals import seal_path
+    from ..seal_file import seal_path
 
     found = any(one.format == dcp.FORMAT and not seal_path(one).exists() for one in candidates)
     return (_NO_NAMES,) if found else ()
@@ -142,6 +219,9 @@ def _with_unread(
 ) -> Result:
     """Say which checkpoints could not be read, also where the last judge was not asked of them."""
     unread = {one.step for one in candidates if not one.readable} | {*skipped}
+    unread -= {
+        *_steps_judged(result, "statistics")
+    }  # checksums said nothing of them, and their values did
     if not unread - {*result.skipped}:
         return result
     everything = tuple(sorted(unread | {*result.skipped}))
@@ -150,10 +230,15 @@ def _with_unread(
 
 
 def _ends_unproven(candidates: Sequence[Checkpoint]) -> str:
-    """Why checksums cannot judge the archive, by its first and last readable checkpoint; or ""."""
+    """Why checksums cannot judge the archive, by its first and last readable checkpoint; or "".
+
+    Where there are several formats the ends say nothing of what lies between them.
+    """
     from ..oracles.integrity import IntegrityOracle
 
     readable = [one for one in candidates if one.readable]
+    if len({one.format for one in readable}) > 1:
+        return ""
     ends = [IntegrityOracle().judge(one) for one in (*readable[:1], *readable[-1:])]
     if ends and all(judgement.verdict == "untestable" for judgement in ends):
         return ends[0].reason

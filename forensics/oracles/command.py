@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
+import tempfile
 import threading
 from collections.abc import Sequence
 from subprocess import CompletedProcess
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from sdc_guard.errors import CommandFailed, UsageError
 
@@ -18,6 +20,7 @@ from .judgement import Judgement
 
 SKIP: Final = 125
 _PATIENCE: Final = 5.0  # seconds that a command has to end when it is asked to
+_READ: Final = 1 << 20  # bytes of the end of what a command printed, where a traceback stands
 
 
 class CommandOracle:
@@ -61,7 +64,7 @@ class CommandOracle:
         self._skip_crashes = skip_crashes
         self._copies = not pass_urls and any("{ckpt}" in part for part in command)
         self.cost = cost
-        self._running: set[subprocess.Popen[str]] = set()
+        self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._stopped = False
         self._sent = False  # to another process, which may be on another machine
@@ -131,14 +134,25 @@ class CommandOracle:
                 process.terminate()
 
     def _run(self, filled: list[str]) -> CompletedProcess[str]:
+        """Run it until it ends, whoever still holds what it prints to: files, and no pipes.
+
+        What it leaves running in the background may keep these open for as long as it likes.
+        """
         try:
-            process = subprocess.Popen(
-                filled,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-            )
+            with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+                code = self._ended(filled, out, err)
+                return CompletedProcess(filled, code, _end_of(out), _end_of(err))
+        except OSError as error:
+            raise CommandFailed(
+                f"what the command prints cannot be kept ({error.strerror})",
+                where=tempfile.gettempdir(),
+                next_step="$TMPDIR names another folder",
+            ) from None
+
+    def _ended(self, filled: list[str], out: IO[bytes], err: IO[bytes]) -> int:
+        """The exit code."""
+        try:
+            process = subprocess.Popen(filled, stdout=out, stderr=err)
         except OSError as error:
             raise CommandFailed(
                 f"the command cannot be started ({error.strerror})", where=filled[0]
@@ -148,17 +162,23 @@ class CommandOracle:
             if self._stopped:
                 process.terminate()
         try:
-            out, err = process.communicate()
+            return process.wait()
         except BaseException:  # Ctrl-C in this thread: nothing of ours goes on without us
             _end(process)
             raise
         finally:
             with self._lock:
                 self._running.discard(process)
-        return CompletedProcess(filled, process.returncode, out, err)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end_of(file: IO[bytes]) -> str:
+    """The last of what was printed."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - _READ, 0))
+    return file.read(_READ).decode(errors="replace")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
     """Ask it to end, so that it can end its own children, and end it if it does not."""
     process.terminate()
     try:

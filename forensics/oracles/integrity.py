@@ -13,8 +13,9 @@ from ..checkpoint import Checkpoint
 from ..content import Integrity
 from ..readers.guard_archive import FORMAT as GUARD
 from ..readers.known import reader_of
+from ..seal_file import seal_path
 from ..seal_tensors import with_named_tensors
-from ..seals import compare_with_seal, seal_path, with_seal
+from ..seals import compare_with_seal, saved_anew, with_seal
 from .judgement import Judgement
 
 _MOST_NAMED: Final = 3  # tensors in a line
@@ -81,17 +82,21 @@ def read_bytes(checkpoint: Checkpoint) -> Bytes:
         found = Integrity({}, seal.tensors, (), compared.bytes)
         return Bytes(Judgement("clean", _sealed(len(seal.files))), found)
     changed = None if compared is None or not compared.changed else compared
+    sound = checkpoint.readable
     try:
         found = _read(checkpoint)
     except CheckpointUnreadable as error:
+        sound = False
         if changed is None:
             return Bytes(Judgement("untestable", error.what))
         found = Integrity({}, (), (), changed.bytes)
         damaged = {name: f"{why}; {error.what}" for name, why in changed.changed.items()}
         changed = replace(changed, changed=damaged)
+    sound = sound and not found.damaged  # by itself
     found = with_seal(found, changed or compared)
     if changed is not None:
-        found = with_named_tensors(checkpoint, found, changed.seal.digests)
+        anew = saved_anew(changed.seal) if sound else ""
+        found = with_named_tensors(checkpoint, found, changed.seal.digests, anew)
     if no_seal:  # it proves nothing, and that is told
         place = seal_path(checkpoint).name
         unchecked = (*found.unchecked, place)
@@ -146,7 +151,8 @@ def _judged(found: Integrity, format: str) -> Judgement:
     if open:
         return Judgement("untestable", missing_checksums(found, format))
     if not found.intact:
-        return Judgement("untestable", "no tensors in it")
+        none = "none of its tensors can be evaluated" if found.foreign else "no tensors in it"
+        return Judgement("untestable", none)
     count = len(found.intact)
     tensors = "its only tensor fits its checksum" if count == 1 else f"all {count:,} tensors fit"
     said = tensors if count == 1 else f"{tensors} their checksums"

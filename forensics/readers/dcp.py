@@ -11,7 +11,7 @@ from pathlib import Path
 from sdc_guard.archive.dcp.dcp_metadata import FILE, DcpMetadata, read_metadata
 from sdc_guard.archive.dcp.dcp_tensors import stored_tensor, tensor_within
 from sdc_guard.archive.dcp.dcp_values import found_in, saved_step, steps_differ
-from sdc_guard.errors import CheckpointUnreadable
+from sdc_guard.errors import CheckpointUnreadable, SdcGuardError
 
 from ..checkpoint import Checkpoint, Status
 from ..content import Content, Integrity
@@ -46,13 +46,18 @@ def open_content(checkpoint: Checkpoint) -> Content:
     folder = checkpoint.path
     metadata = read_metadata(folder)
     found = found_in(folder, metadata)
-    tensors = {name: stored_tensor(folder, name, item) for name, item in metadata.tensors.items()}
+    tensors = {
+        name: stored_tensor(folder, name, item)
+        for name, item in metadata.tensors.items()
+        if not item.foreign
+    }
+    quantized = {name: item.foreign for name, item in metadata.tensors.items() if item.foreign}
     for name, (source, stub) in found.tensors.items():
         tensors.setdefault(name, tensor_within(source, folder, name, stub))
     return Content(
         tensors,
         numbers=found.numbers,
-        foreign=found.foreign,
+        foreign=quantized | found.foreign,
         step=saved_step(folder, metadata),
     )
 
@@ -72,6 +77,16 @@ def _is_dcp(folder: Path) -> bool:
 
 
 def _describe(folder: Path) -> Checkpoint:
+    try:
+        return _described(folder)
+    except (SdcGuardError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - because one nobody foresaw must not hide the others
+        reason = f"unreadable: reading it failed ({type(error).__name__})"
+        return _unreadable(folder, None, [reason])
+
+
+def _described(folder: Path) -> Checkpoint:
     try:
         metadata = read_metadata(folder)
     except CheckpointUnreadable as error:

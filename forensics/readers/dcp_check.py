@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from sdc_guard.archive.dcp.dcp_metadata import FILE, NEXT_STEP, Chunk, DcpMetadata, Place
-from sdc_guard.archive.dcp.dcp_tensors import chunk_stub, fault, source
+from sdc_guard.archive.dcp.dcp_tensors import check_foreign, chunk_stub, fault, source
 from sdc_guard.archive.dcp.dcp_values import COMMON, held_by
 from sdc_guard.archive.dcp.saved_zip import DamagedItem, SavedZip, Source, opened
 from sdc_guard.errors import CheckpointUnreadable
@@ -72,15 +72,17 @@ def check_items(folder: Path, metadata: DcpMetadata) -> Integrity:
         if one.damage:
             # the first reason counts: it is the one nearest to the cause
             damaged = dict.fromkeys((one.item, *one.tensors), one.damage) | damaged
+    foreign = {name for name, item in metadata.tensors.items() if item.foreign}
     summed = {name: True for one in seen for name in one.tensors}
     summed |= {name: False for one in seen if not one.summed for name in one.tensors}
-    sound = [name for name in summed if name not in damaged]
+    sound = [name for name in summed if name not in damaged and name not in foreign]
     return Integrity(
         damaged,
         tuple(name for name in sound if summed[name]),
         (*(name for name in sound if not summed[name]), *(() if FILE in damaged else (FILE,))),
         metadata.bytes + sum(one.bytes for one in seen),
         {FILE: NO_CHECKSUM},
+        tuple(sorted(foreign - damaged.keys())),
     )
 
 
@@ -150,7 +152,9 @@ def _read(metadata: DcpMetadata, item: Source, name: str, chunk: Chunk | None) -
     try:
         with opened(item) as saved:
             damage, summed = _checksums(saved)
-            if chunk is not None:
+            if chunk is not None and metadata.tensors[name].foreign:
+                check_foreign(saved)
+            elif chunk is not None:
                 chunk_stub(saved, metadata.tensors[name], chunk)
         if chunk is None:
             tensors = tuple(held_by(item, "" if name == COMMON else name).tensors)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sdc_guard.archive.dcp.dcp_metadata import FILE, DcpMetadata
 from sdc_guard.archive.foreign_file import ENOUGH, lfs_pointer
+from sdc_guard.archive.regular_file import open_regular
 from sdc_guard.shown import shown
 
 from ..locations import is_local
@@ -121,7 +122,7 @@ def _pointer(path: Path, size: int) -> str | None:
     if not 0 < size <= _POINTER:
         return None
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return lfs_pointer(file.read(ENOUGH))
     except OSError:
         return None

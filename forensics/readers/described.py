@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from sdc_guard.archive.inert_pickle import StoredTensor as Described
 from sdc_guard.archive.inventory import Inventory, inventory
 from sdc_guard.archive.torch_records import NEXT_STEP
-from sdc_guard.errors import CheckpointUnreadable
+from sdc_guard.errors import CheckpointUnreadable, SdcGuardError
 
 from ..checkpoint import Checkpoint
 from ..content import Content, StoredTensor
@@ -24,25 +25,37 @@ def described(file: Path, format: str, opener: Callable[[Path], Content]) -> Che
     Args:
         opener: gives its content, or raises CheckpointUnreadable.
     """
-    named = step_in_name(file.stem)
     try:
         content = opener(file)
     except CheckpointUnreadable as error:
-        unknown = settle(None, named)
-        return Checkpoint(unknown.step, file, format, "untested", (error.what,), readable=False)
-    step = settle(content.step, named)
+        why = error.what
+    except (SdcGuardError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - because one file nobody foresaw must not hide the others
+        why = f"unreadable: reading it failed ({type(error).__name__})"
+    else:
+        return _readable(file, format, content)
+    unknown = settle(None, step_in_name(file.stem))
+    return Checkpoint(unknown.step, file, format, "untested", (why,), readable=False)
+
+
+def _readable(file: Path, format: str, content: Content) -> Checkpoint:
+    step = settle(content.step, step_in_name(file.stem))
     notes = step.notes if content.tensors else (*step.notes, "it holds no tensors")
     return Checkpoint(step.step, file, format, "untested", named_step=step.named_step, notes=notes)
 
 
-def take_stock(file: Path, root: object) -> Inventory:
+def take_stock(file: Path, root: object, size: int) -> Inventory:
     """The leaves of a file's structure.
+
+    Args:
+        size: bytes of its pickle.
 
     Raises:
         CheckpointUnreadable: it has no end.
     """
     try:
-        return inventory(root)
+        return inventory(root, size)
     except RecursionError as error:
         raise CheckpointUnreadable(
             f"unreadable: the structure of the file is damaged ({error})",
@@ -67,11 +80,30 @@ def content_of(
         name: StoredTensor(
             stored.dtype, stored.shape, (file,), partial(read, stored),
             partial(head, stored) if head and _by_rows(stored) else None,
+            partial(read, _once(stored)) if _repeats(stored) else None,
         )
         for name, stored in found.tensors.items()
     }  # fmt: skip
     step = step_inside(found.numbers, tensors)
     return Content(tensors, found.aliases, found.numbers, found.foreign, step)
+
+
+def _repeats(stored: Described) -> bool:
+    """Whether it repeats what is stored along a dimension."""
+    alike = len(stored.shape) == len(stored.stride)
+    return alike and any(
+        size > 1 and stride == 0 for size, stride in zip(stored.shape, stored.stride, strict=True)
+    )
+
+
+def _once(stored: Described) -> Described:
+    """Without what repeats along a dimension."""
+    sides = [
+        (min(size, 1), 1) if stride == 0 else (size, stride)
+        for size, stride in zip(stored.shape, stored.stride, strict=True)
+    ]
+    shape, strides = tuple(side[0] for side in sides), tuple(side[1] for side in sides)
+    return replace(stored, shape=shape, stride=strides)
 
 
 def _by_rows(stored: Described) -> bool:

@@ -16,6 +16,7 @@ from sdc_guard.archive.compare import (
     compare_tensors,
     other_file,
     other_size,
+    same_but_a_digit,
 )
 from sdc_guard.archive.confirmations import Confirmation, read_confirmations, settled
 from sdc_guard.archive.manifest import FILE, Manifest
@@ -31,6 +32,10 @@ from .reader import Reader
 from .torch_zip import check_file, open_file
 
 FORMAT: Final = "sdc-guard"
+_OTHER_DIGIT: Final = (
+    "it changed, and not the file: of the checksum of the whole file one digit is another"
+)
+_OTHER_SIZE: Final = "it changed, and not the file: the checksum fits, and the size does not"
 _FOLDER = re.compile(r"step=(\d+)(-a\d+(\.\d+)?)?")
 
 
@@ -114,24 +119,33 @@ def check(checkpoint: Checkpoint) -> Integrity:
     manifest = Manifest.read(checkpoint.path)
     file = checkpoint.path / manifest.file
     size, other = other_file(file, manifest), ""
+    found = checksum(file) if manifest.xxh3 and file.is_file() else ""
+    if found and same_but_a_digit(found, manifest.xxh3) and (size or found != manifest.xxh3):
+        what = _OTHER_SIZE if size else _OTHER_DIGIT
+        return _of_a_changed_manifest(_by_tensor(file, manifest), what)
     if size is not None:
         other = other_size(*size)
-    elif manifest.xxh3 and file.is_file():
-        if checksum(file) != manifest.xxh3:
+    elif found:
+        if found != manifest.xxh3:
             other = REWRITTEN
         elif manifest.status == "clean":
             return Integrity({}, tuple(open_file(file).tensors), (), manifest.bytes)
     try:
-        found = _by_tensor(file, manifest)
+        read = _by_tensor(file, manifest)
     except CheckpointUnreadable as error:
         if not other:
             raise
         if size is not None:
             return Integrity({manifest.file: other}, (), (), size[0])
         return Integrity({manifest.file: f"{OTHER_BYTES}; {error.what}"}, (), (), manifest.bytes)
-    if other and not (other is REWRITTEN and found.damaged):
-        return replace(found, damaged={manifest.file: other, **found.damaged})
-    return found
+    if other and not (other is REWRITTEN and read.damaged):
+        return replace(read, damaged={manifest.file: other, **read.damaged})
+    return read
+
+
+def _of_a_changed_manifest(found: Integrity, why: str) -> Integrity:
+    """That the file is the one which was written, and the manifest is not what it was."""
+    return replace(found, unchecked=(*found.unchecked, FILE), why={**found.why, FILE: why})
 
 
 def _by_tensor(file: Path, manifest: Manifest) -> Integrity:

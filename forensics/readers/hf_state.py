@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from sdc_guard.archive.regular_file import open_regular
+
 from .findings import as_step
 from .hf_layout import STATE
 from .small_json import DamagedJson, read_object
@@ -67,7 +69,7 @@ def _of_large(path: Path) -> int | None:
     try:
         if path.stat().st_size <= _LARGE:
             return None
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             first = file.read(_LARGE // 16)
             file.seek(-64, 2)
             last = file.read()

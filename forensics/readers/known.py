@@ -6,8 +6,13 @@ DCP have files that no other format has, and a file of weights may lie in any of
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, TypeVar
 
+from sdc_guard.errors import CheckpointUnreadable, SdcGuardError
+
+from ..checkpoint import Checkpoint
 from . import (
     dcp,
     dcp_hf,
@@ -24,6 +29,28 @@ from . import (
 )
 from .reader import Reader
 
+_Found = TypeVar("_Found")
+_OWN: Final = (SdcGuardError, OSError)  # which say what is wrong, and where
+
+
+def _bounded(call: Callable[[Checkpoint], _Found]) -> Callable[[Checkpoint], _Found]:
+    """A call of a reader of which one file's trouble stays its own."""
+
+    def bounded(checkpoint: Checkpoint) -> _Found:
+        try:
+            return call(checkpoint)
+        except _OWN:
+            raise
+        except Exception as error:  # because one file nobody foresaw must not end a whole scan
+            raise CheckpointUnreadable(
+                f"unreadable: reading it failed ({type(error).__name__})",
+                where=str(checkpoint.path),
+                next_step="use another checkpoint",
+            ) from error
+
+    return bounded
+
+
 READERS: Final[tuple[Reader, ...]] = (
     guard_archive.READER,
     sealed_files.READER,  # its seals say which folders are checkpoints
@@ -38,11 +65,14 @@ READERS: Final[tuple[Reader, ...]] = (
     torch_zip.READER,
     torch_legacy.READER,
 )
-_BY_FORMAT: Final = {reader.format: reader for reader in READERS}
+_BY_FORMAT: Final = {
+    reader.format: replace(reader, open=_bounded(reader.open), check=_bounded(reader.check))
+    for reader in READERS
+}
 
 
 def reader_of(format: str) -> Reader:
-    """The reader of a format, by `Checkpoint.format`.
+    """The reader of a format, by `Checkpoint.format`. What nobody foresaw is CheckpointUnreadable.
 
     Raises:
         KeyError: there is none of that name.

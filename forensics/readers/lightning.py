@@ -87,7 +87,8 @@ def _fingerprint(file: Path) -> dict[str, tuple[int, int]] | None:
     """
     try:
         records = torch_records(file)
-        found = take_stock(file, torch_structure(records).root).tensors
+        structure = torch_structure(records)
+        found = take_stock(file, structure.root, structure.size).tensors
         infos = {
             name: records.records[f"data/{stored.key}"]
             for name, stored in found.items()

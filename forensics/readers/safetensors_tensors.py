@@ -11,6 +11,7 @@ from typing import BinaryIO, Final
 
 import torch
 
+from sdc_guard.archive.regular_file import open_regular, open_unbuffered
 from sdc_guard.archive.reused_buffers import reused_buffer
 from sdc_guard.archive.safetensors_forms import torch_form
 from sdc_guard.archive.safetensors_header import Entry, Header
@@ -51,7 +52,7 @@ def _read(
         return _fetched(path, start, entry).view(dtype).reshape(shape)
     before = start % mmap.ALLOCATIONGRANULARITY
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             there = os.fstat(file.fileno()).st_size - start
             if there < size:
                 raise _unreadable(path, entry, _short(max(0, there), size))
@@ -70,7 +71,7 @@ def _fetched(path: Path, start: int, entry: Entry) -> torch.Tensor:
     """The bytes of a tensor in a file that cannot be mapped, as uint8."""
     content = bytearray(entry.end - entry.begin)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(start)
             count = file.readinto(content)
     except OSError as error:
@@ -120,7 +121,7 @@ def check_tensors(path: Path, header: Header) -> Integrity:
     damaged: dict[str, str] = {}
     unchecked: list[str] = []
     try:
-        with path.open("rb", buffering=0) as file, reused_buffer() as buffer:
+        with open_unbuffered(path) as file, reused_buffer() as buffer:
             read = _reading(file, header.start, buffer)
             total = header.start
             for entry in header.entries:

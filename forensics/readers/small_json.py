@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sdc_guard.archive.foreign_file import ENOUGH, lfs_pointer
+from sdc_guard.archive.regular_file import read_regular
 
 from .listing import is_file
 
@@ -44,7 +45,7 @@ def _text(path: Path) -> str:
         size = path.stat().st_size
         if size > _LARGEST:
             raise DamagedJson(f"too large ({size:,} bytes)")
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError as error:
         raise DamagedJson(f"cannot be read: {error.strerror or error}") from None
     if not content.strip():

@@ -27,6 +27,7 @@ _OTHER = re.compile(
     r"(?<![a-z])(?:v|ver|version|rank|[mtpd]p|seed|gpu|lr|loss|acc\w*|val\w*|bs|of)[^0-9a-z]{0,2}"
     r"\d+(?:\.\d+)?|\d*\.\d+|\d+(?=[a-z])"
 )
+_MOST_DIGITS: Final = 18  # below 2^63, as stores keep steps
 _NUMBER = re.compile(r"\d+")
 
 
@@ -69,16 +70,24 @@ class Named:
 
 
 def step_in_name(name: str) -> Named | None:
-    """The step that a name says: after a word for it, or else its last number."""
+    """The step that a name says: after a word for it, or else its last number.
+
+    A number too long for a step is none: it would be taken for another one if it were cut.
+    """
     text = name.lower()
     if found := _STEP.findall(text):
-        return Named(int(found[-1][:18]))
+        return _named(found[-1])
     rest = _OTHER.sub(" ", _EPOCH.sub(" ", text))
     if found := _NUMBER.findall(rest):
-        return Named(int(found[-1][:18]))
+        return _named(found[-1])
     if found := _EPOCH.findall(text):
-        return Named(int(found[-1][:18]), is_step=False)
+        return _named(found[-1], is_step=False)
     return None
+
+
+def _named(digits: str, is_step: bool = True) -> Named | None:
+    plain = digits.lstrip("0") or "0"
+    return None if len(plain) > _MOST_DIGITS else Named(int(plain), is_step)
 
 
 @dataclass(frozen=True)

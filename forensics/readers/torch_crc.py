@@ -55,7 +55,8 @@ def check_records(records: TorchRecords, found: Inventory) -> Integrity:
         if state.fault and record not in of_tensors:
             damaged[record] = state.fault
     size = sum(info.file_size for info in records.records.values())
-    return Integrity(damaged, tuple(intact), tuple(unchecked), size, why)
+    of_other_kinds = found.foreign_tensors
+    return Integrity(damaged, tuple(intact), tuple(unchecked), size, why, of_other_kinds)
 
 
 def _all_summed(records: TorchRecords) -> dict[str, _Summed]:

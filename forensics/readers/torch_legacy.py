@@ -16,8 +16,9 @@ from typing import IO, Any, Final
 import torch
 
 from sdc_guard.archive.extent import Repeats, extent, read_extent
-from sdc_guard.archive.inert_pickle import MOST_BYTES, InertUnpickler, Storage
+from sdc_guard.archive.inert_pickle import MOST_BYTES, InertUnpickler, Storage, storage_key
 from sdc_guard.archive.inert_pickle import StoredTensor as Described
+from sdc_guard.archive.regular_file import open_regular, open_unbuffered
 from sdc_guard.archive.torch_damage import LEGACY, head_of
 from sdc_guard.archive.torch_records import CHUNK, NEXT_STEP
 from sdc_guard.errors import CheckpointUnreadable
@@ -39,12 +40,14 @@ class _Layout:
 
     Attributes:
         root: what was saved.
+        described: bytes of the pickles that say it.
         storages: first byte of each storage, and how many bytes it has, by key.
         end: bytes that the file should have.
         size: bytes that it has.
     """
 
     root: Any
+    described: int
     storages: dict[str, tuple[int, int]]
     end: int
     size: int
@@ -87,7 +90,7 @@ def check_file(file: Path) -> Integrity:
         CheckpointUnreadable: nothing of it can be read.
     """
     layout = _layout(file)
-    found = take_stock(file, layout.root)
+    found = take_stock(file, layout.root, layout.described)
     damaged, why = {}, {}
     for name, stored in found.tensors.items():
         try:
@@ -97,16 +100,18 @@ def check_file(file: Path) -> Integrity:
         except ValueError as error:
             damaged[name] = f"{error} (storage {stored.key})"
     try:
-        with file.open("rb", buffering=0) as content:
+        with open_unbuffered(file) as content:
             size = sum(len(piece) for piece in iter(partial(content.read, CHUNK), b""))
     except OSError as error:
         raise _unreadable(file, f"{error.strerror}") from None
     unchecked = tuple(name for name in found.tensors if name not in damaged)
-    return Integrity(damaged, (), unchecked, size, why)
+    return Integrity(damaged, (), unchecked, size, why, found.foreign_tensors)
 
 
 def _content(file: Path, layout: _Layout) -> Content:
-    return content_of(file, take_stock(file, layout.root), partial(_read, file, layout))
+    return content_of(
+        file, take_stock(file, layout.root, layout.described), partial(_read, file, layout)
+    )
 
 
 def _read(file: Path, layout: _Layout, stored: Described) -> torch.Tensor:
@@ -119,7 +124,7 @@ def _read(file: Path, layout: _Layout, stored: Described) -> torch.Tensor:
 
 def _bytes(file: Path, start: int, first: int, end: int) -> bytearray:
     buffer = bytearray(end - first)
-    with file.open("rb") as content:
+    with open_regular(file) as content:
         content.seek(start + first)
         if content.readinto(buffer) < len(buffer):
             raise EOFError("bytes are missing at the end of the file")
@@ -130,7 +135,7 @@ def _layout(file: Path) -> _Layout:
     try:
         size = file.stat().st_size
         root, keys, machine = _pickles(file, size)
-        with file.open("rb") as content:
+        with open_regular(file) as content:
             storages, end = _storages(content, keys, machine.storages, machine.at)
     except CheckpointUnreadable:
         raise
@@ -142,7 +147,7 @@ def _layout(file: Path) -> _Layout:
         ) from None
     if size < end:
         raise _unreadable(file, f"truncated ({size:,} of {end:,} bytes)")
-    return _Layout(root, storages, end, size)
+    return _Layout(root, machine.at, storages, end, size)
 
 
 def _pickles(file: Path, size: int) -> tuple[Any, list[str], InertUnpickler]:
@@ -179,7 +184,7 @@ def _loaded(file: Path, head: bytes) -> tuple[Any, list[str], InertUnpickler]:
     keys = machine.load()
     if not isinstance(keys, list):
         raise TypeError("its list of storages is none")
-    return root, [str(key) for key in keys], machine
+    return root, [storage_key(key) for key in keys], machine
 
 
 def _storages(

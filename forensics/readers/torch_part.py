@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from sdc_guard.archive.foreign_file import ENOUGH, lfs_pointer
+from sdc_guard.archive.regular_file import open_regular
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..content import Content, Integrity
@@ -22,7 +23,7 @@ def part_trouble(path: Path) -> str | None:
     if not is_file(path):
         return "not a file"
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             first = file.read(ENOUGH)
             size = file.seek(0, 2)
             file.seek(max(0, size - _TAIL))

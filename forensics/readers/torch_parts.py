@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sdc_guard.archive.regular_file import open_regular
 from sdc_guard.archive.torch_damage import LEGACY, ZIP, head_of, pointer_in, why_unreadable
 from sdc_guard.errors import CheckpointUnreadable
 
@@ -64,6 +65,7 @@ def check_parts(folder: Path, files: Sequence[Path]) -> Integrity:
             (*whole.unchecked, *(f"{name}/{key}" for key in part.unchecked)),
             whole.bytes + part.bytes,
             {**whole.why, **{f"{name}/{key}": why for key, why in part.why.items()}},
+            (*whole.foreign, *(f"{name}/{key}" for key in part.foreign)),
         )
     if last is not None and not readable:
         raise last
@@ -100,7 +102,7 @@ def fault_of(file: Path) -> str | None:
 
 def _end_of(file: Path, size: int) -> bytes:
     try:
-        with file.open("rb") as content:
+        with open_regular(file) as content:
             content.seek(max(0, size - _ZIP_END_BYTES))
             return content.read()
     except OSError:

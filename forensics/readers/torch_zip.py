@@ -79,7 +79,8 @@ def _opened(file: Path) -> tuple[TorchRecords, Content, Inventory]:
             next_step="load it with torch.load where it is trusted, and save it again",
         )
     records = torch_records(file)
-    found = take_stock(file, torch_structure(records).root)
+    structure = torch_structure(records)
+    found = take_stock(file, structure.root, structure.size)
     reading = partial(_read, records), partial(_head, records)
     return records, content_of(file, found, *reading), found
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from sdc_guard.archive.regular_file import open_regular
+
 from ..checkpoint import Checkpoint
 
 _MOST_BYTES = 200
@@ -21,7 +23,7 @@ def with_tracker(
         folder_of: the folder's name of what stands in it.
     """
     try:
-        with tracker.open("rb") as file:
+        with open_regular(tracker) as file:
             text = file.read(_MOST_BYTES).decode("utf-8", "replace").strip()
     except OSError:
         return found

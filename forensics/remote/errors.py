@@ -9,6 +9,8 @@ from typing import Final
 
 from sdc_guard.errors import ArchiveUnreachable, SdcGuardError, UsageError
 
+from .masking import masked
+
 # by name: each file system brings a library of its own, and none of them is imported here
 _UNREACHABLE: Final = frozenset({
     "BotoConnectionError", "HTTPClientError", "ConnectTimeoutError", "ReadTimeoutError",
@@ -33,8 +35,9 @@ def translated(error: Exception, where: str) -> OSError | SdcGuardError:
 
     Args:
         error: as it came.
-        where: the URL, without credentials.
+        where: the URL; its credentials and query are left out.
     """
+    where = masked(where)
     if isinstance(error, SdcGuardError):
         return error
     chain = list(_chain(error))

@@ -42,10 +42,12 @@ class Store:
         protocol: "s3", "memory", "https".
         before: what its paths begin with: "", "/" or "https://".
         shown: what they are shown with: "s3://".
+        query: what each question ends in, with its question mark, and which is never shown.
     """
 
-    def __init__(self, fs: Any, protocol: str, before: str, shown: str) -> None:
+    def __init__(self, fs: Any, protocol: str, before: str, shown: str, query: str = "") -> None:
         self.fs, self.protocol, self.before, self.shown = fs, protocol, before, shown
+        self._query = query
         self.requests = 0
         self.fetched = 0  # bytes of content
         self.down: ArchiveUnreachable | None = None
@@ -56,7 +58,7 @@ class Store:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """On another machine nothing is known yet."""
-        return Store, (self.fs, self.protocol, self.before, self.shown)
+        return Store, (self.fs, self.protocol, self.before, self.shown, self._query)
 
     def entry(self, name: str) -> Entry | None:
         """What a name is; None if there is nothing.
@@ -102,11 +104,11 @@ class Store:
         return self._folders[folder]
 
     def _listed(self, folder: str) -> Mapping[str, Entry] | None:
-        full = self._full(folder)
+        full = self.before + folder
         if self.protocol in _HTTP:
             full = full.rstrip("/") + "/"
         try:
-            told = self._call(lambda: self.fs.ls(full, detail=True), folder)
+            told = self._call(lambda: self.fs.ls(full + self._query, detail=True), folder)
         except (FileNotFoundError, NotADirectoryError):
             return None
         if len(told) == 1 and told[0]["type"] != "directory" and _same(told[0]["name"], full):
@@ -140,11 +142,11 @@ class Store:
         self._call(lambda: self.fs.get_file(self._full(name), target), name)
 
     def text(self, name: str) -> str:
-        """The URL of a name, without credentials."""
+        """The URL of a name, without credentials and query."""
         return self.shown + name
 
     def _full(self, name: str) -> str:
-        return self.before + name
+        return self.before + name + self._query
 
     def _call(self, ask: Callable[[], _Answer], name: str) -> _Answer:
         if self.down is not None:

@@ -35,7 +35,9 @@ def content(report: Report) -> dict[str, Any]:
         "alerts": report.alerts,
         "alert_count": report.alert_count,
         "recurring": report.recurring,
-        "checkpoints": [one.as_dict() for one in shown],
+        "checkpoints": [
+            {**one.as_dict(), "judged": list(report.judged_of(one.step))} for one in shown
+        ],
         "checkpoint_count": len(report.checkpoints),
         "remarks": report.remarks,
         "sessions": report.sessions,

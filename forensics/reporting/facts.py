@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from ..checkpoint import Checkpoint
+from ..result import STORED_BYTES
 
 State = Literal["corrupt", "suspect", "clean", "unknown"]
 Part = Literal["sign", "exponent", "mantissa", "bit"]
@@ -70,6 +71,9 @@ class GoBack:
         why: what the advice rests on, or why there is none.
         command: the recorded resume command, filled in for that checkpoint; None if none is known.
         then: commands that say more, with what each is for.
+        needed: False where only files are damaged: nothing says that the training has to go back,
+            and the step is of the newest checkpoint to restore from where one is wanted.
+        grounds: what is known for that checkpoint, in a few words; "" where `why` says it.
     """
 
     step: int | None
@@ -78,6 +82,8 @@ class GoBack:
     why: str
     command: str | None = None
     then: tuple[tuple[str, str], ...] = ()
+    needed: bool = True
+    grounds: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,12 @@ class Headline:
         elements: what is located, bit by bit.
         tensors: all that differ, as they are stored.
         source: what says so: a session's name, "alerts", "checkpoints", or "".
+        damaged_files: steps of checkpoints whose stored bytes are wrong, of those judged.
+        training: what is known of the training beside a damaged file: verdict, last_clean,
+            first_corrupt, proven, reason; None without one.
+        unreadable: checkpoints that cannot be read: step, path, reason.
+        sound, accused: steps that the session's judges called clean, and nobody corrupt; and those
+            that one of them called corrupt.
     """
 
     state: State
@@ -114,6 +126,28 @@ class Headline:
     elements: tuple[LocatedElement, ...] = ()
     tensors: tuple[Mapping[str, Any], ...] = ()
     source: str = ""
+    damaged_files: tuple[int, ...] = ()
+    training: Mapping[str, Any] | None = None
+    unreadable: tuple[Mapping[str, Any], ...] = ()
+    sound: tuple[int, ...] = ()
+    accused: tuple[int, ...] = ()
+
+    @property
+    def is_of_files(self) -> bool:
+        """Whether what was found first is a damaged file: the training is another question."""
+        return self.kind == STORED_BYTES and bool(self.damaged_files)
+
+    @property
+    def interval(self) -> tuple[int | None, int] | None:
+        """Last clean and first corrupt step of the training's state; None where none is known."""
+        if not self.is_of_files:
+            found = (self.last_clean, self.first_corrupt)
+        else:
+            known = self.training or {}
+            wrong = known.get("verdict") == "corrupt"
+            found = (known.get("last_clean"), known.get("first_corrupt")) if wrong else (None, None)
+        low, high = found
+        return None if high is None else (low, high)
 
 
 @dataclass(frozen=True)
@@ -317,6 +351,14 @@ class Report:
 
         nearest = sorted(self.checkpoints, key=rank)[:MAX_CHECKPOINTS]
         return sorted(nearest, key=lambda one: (one.step, one.attempt, one.path.name))
+
+    def judged_of(self, step: int) -> tuple[str, ...]:
+        """What sessions of the run as it is now found of a step's checkpoint, by each judge."""
+        found: dict[str, str] = {}
+        for told in self.sessions:
+            if told.is_current:
+                found |= {one.by: one.verdict for one in told.judged if one.step == step}
+        return tuple(f"{verdict} by {by}" if by else verdict for by, verdict in found.items())
 
     def told_sessions(self) -> tuple[Told, ...]:
         """The newest MAX_SESSIONS, and the one that answers; oldest first."""

@@ -61,6 +61,8 @@ CHECKPOINTS: Final = {
     "suspect": Mark("suspect checkpoint", _SUSPECT, "^"),
     "corrupt": Mark("corrupt checkpoint", _CORRUPT, "X"),
     "untested": Mark("untested checkpoint", _SOFT, "s", filled=False),
+    "damaged": Mark("damaged file", _CORRUPT, "P"),
+    "unreadable": Mark("file that cannot be read", _INK, "x"),
 }
 ALERTS: Final = {
     "proven": Mark("proven alert", _CORRUPT, "D"),
@@ -165,14 +167,13 @@ def _frame(axis: Any, title: str) -> None:
 
 def _band(axis: Any, report: Report) -> None:
     """The steps among which the first corrupt one is, and that one as a line."""
-    answer = report.headline
-    if answer.first_corrupt is None:
+    found = report.headline.interval  # of the state: a file that rotted is a single mark
+    if found is None:
         return
-    if answer.last_clean is not None and answer.last_clean < answer.first_corrupt:
-        axis.axvspan(
-            answer.last_clean, answer.first_corrupt, color=_CORRUPT, alpha=0.16, linewidth=0
-        )
-    axis.axvline(answer.first_corrupt, color=_CORRUPT, linewidth=1.1, linestyle=(0, (4, 2)))
+    low, high = found
+    if low is not None and low < high:
+        axis.axvspan(low, high, color=_CORRUPT, alpha=0.16, linewidth=0)
+    axis.axvline(high, color=_CORRUPT, linewidth=1.1, linestyle=(0, (4, 2)))
 
 
 def _lanes(axis: Any, report: Report) -> None:
@@ -184,9 +185,16 @@ def _lanes(axis: Any, report: Report) -> None:
     for kind, mark in ALERTS.items():
         places = [step for step, severity in report.alert_steps if _alert(severity) == kind]
         _marks(axis, places, 1, mark)
-    thinned = thin(report.checkpoints, _MAX_MARKS)
+    thinned = thin(report.checkpoints, _MAX_MARKS, report.headline.damaged_files)
     for status, mark in CHECKPOINTS.items():
-        _marks(axis, [one.step for one in thinned if one.status == status], 0, mark)
+        _marks(axis, [one.step for one in thinned if _kind(one, report) == status], 0, mark)
+
+
+def _kind(one: Checkpoint, report: Report) -> str:
+    """How a checkpoint is marked: by its file where that is damaged or cannot be read."""
+    if one.step in report.headline.damaged_files:
+        return "damaged"
+    return one.status if one.readable else "unreadable"
 
 
 def _marks(axis: Any, places: Sequence[int], lane: int, mark: Mark) -> None:
@@ -202,14 +210,19 @@ def _alert(severity: str) -> str:
     return "proven" if severity == "proven" else "suspected"
 
 
-def thin(checkpoints: Sequence[Checkpoint], most: int) -> list[Checkpoint]:
+def thin(
+    checkpoints: Sequence[Checkpoint], most: int, damaged: Sequence[int] = ()
+) -> list[Checkpoint]:
     """At most `most` of them: of neighbours the worst, and of equals the first."""
     if len(checkpoints) <= most:
         return list(checkpoints)
     badness = {"corrupt": 0, "suspect": 1, "untested": 2, "clean": 3}
     size = math.ceil(len(checkpoints) / most)
     parts = (checkpoints[at : at + size] for at in range(0, len(checkpoints), size))
-    return [min(part, key=lambda one: badness[one.status]) for part in parts]
+    return [
+        min(part, key=lambda one: -1 if one.step in damaged else badness[one.status])
+        for part in parts
+    ]
 
 
 def _limits(axis: Any, report: Report) -> None:
@@ -228,7 +241,7 @@ def _legend(canvas: Any, report: Report) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    statuses = {one.status for one in report.checkpoints}
+    statuses = {_kind(one, report) for one in report.checkpoints}
     severities = {_alert(severity) for _, severity in report.alert_steps}
     shown = [mark for status, mark in CHECKPOINTS.items() if status in statuses]
     shown += [mark for kind, mark in ALERTS.items() if kind in severities]
@@ -240,10 +253,10 @@ def _legend(canvas: Any, report: Report) -> None:
     if any(curve.undrawn for curve in report.curves):
         handles.append(Line2D([], [], linestyle="none", marker="x", markersize=5, color=_CORRUPT,
                               label="NaN or infinite"))  # fmt: skip
-    if report.headline.first_corrupt is not None:
+    if (found := report.headline.interval) is not None:
         handles.append(Line2D([], [], color=_CORRUPT, linewidth=1.1, linestyle=(0, (4, 2)),
                               label=_first(report)))  # fmt: skip
-        if report.headline.last_clean is not None:
+        if found[0] is not None:
             handles.append(
                 Patch(color=_CORRUPT, alpha=0.3, linewidth=0, label="fault may lie here")
             )
@@ -285,14 +298,19 @@ def description(report: Report) -> str:
             count = sum(number for _, _, number in curve.undrawn)
             found.append(f"{count} values of the {curve.name} are NaN or infinite")
     counts = {
-        status: sum(one.status == status for one in report.checkpoints) for status in CHECKPOINTS
+        status: sum(_kind(one, report) == status for one in report.checkpoints)
+        for status in CHECKPOINTS
     }
     told = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
     found.append(f"checkpoints: {told or 'none'}")
-    if report.headline.first_corrupt is not None:
-        found.append(f"{_first(report)}: step {report.headline.first_corrupt}")
+    if (known := report.headline.interval) is not None:
+        found.append(f"{_first(report)}: step {known[1]}")
     return "; ".join(found) + "."
 
 
 def _first(report: Report) -> str:
-    return "first corrupt" if report.headline.state == "corrupt" else "suspected since"
+    answer = report.headline
+    proven = answer.state == "corrupt"
+    if answer.is_of_files:
+        proven = bool((answer.training or {}).get("proven"))
+    return "first corrupt" if proven else "suspected since"

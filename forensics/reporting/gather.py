@@ -15,10 +15,18 @@ from ..recorded import solved_at
 from ..recurring import recurring
 from ..spacing import duplicates, gaps
 from . import from_trace
+from .across_sessions import with_others
 from .curves import alert_steps, curves
 from .facts import Headline, Recorded, Report, Told
 from .going_back import go_back, with_advice
-from .headline import chosen, of_archive, of_session, of_trace, with_checkpoints
+from .headline import (
+    chosen,
+    of_archive,
+    of_session,
+    of_trace,
+    with_checkpoints,
+    with_unreadable,
+)
 
 _PACKAGES: Final = {
     "SDC Guard": "sdc-guard-torch",
@@ -49,6 +57,7 @@ def report_of_run(
     lines, marks = curves(reader), alert_steps(reader)
     place = without_password(place) if is_lake(place) else place
     answer = with_checkpoints(_answer(reader, known, sessions, count), checkpoints)
+    answer = with_unreadable(with_others(answer, sessions), checkpoints)
     back = go_back(answer, checkpoints, place, reader.run_file.resume, known.last)
     return Report(
         name=reader.run_file.name,
@@ -105,8 +114,9 @@ def report_of_archive(
     """
     told = chosen(sessions)
     answer = of_archive(checkpoints) if told is None else of_session(told, {})
-    answer = with_checkpoints(answer, checkpoints)
-    back = go_back(answer, checkpoints, place, None, None)
+    answer = with_others(with_checkpoints(answer, checkpoints), sessions)
+    answer = with_unreadable(answer, checkpoints)
+    back = go_back(answer, checkpoints, place, None, None, guarded=False)
     return Report(
         name=place.rstrip("/").rpartition("/")[2] or place,
         place=place,

@@ -12,6 +12,7 @@ from sdc_guard.errors import UsageError
 from ..checkpoint import Checkpoint
 from ..replay import ResumeCommand
 from .facts import GoBack, Headline
+from .past_damage import not_to_use, past_damage
 
 
 def go_back(
@@ -20,11 +21,13 @@ def go_back(
     place: str,
     resume: str | None,
     last: int | None,
+    guarded: bool = True,
 ) -> GoBack:
     """The advice.
 
     A checkpoint of step N holds the result of step N. Advised is the newest that the answer calls
-    clean; one that was held back or that cannot be read is not.
+    clean; one that was held back or that cannot be read is not. Where a file is damaged, later ones
+    were not made from it: the training goes back only if its own state went wrong.
 
     Args:
         answer: of the report.
@@ -32,10 +35,18 @@ def go_back(
         place: of the run or archive.
         resume: the command that the training script recorded, or None.
         last: the last recorded step, for `{step}` in it.
+        guarded: whether a guard recorded the training, so that it can be verified by its trace.
     """
-    then = _then(answer, place, resume)
+    then = _then(answer, place, resume, guarded)
     if answer.state in ("clean", "unknown") and answer.first_corrupt is None:
-        return GoBack(None, None, None, "Nothing says that the training has to go back.", then=then)
+        why = "Nothing says that the training has to go back." + _unread(answer)
+        return GoBack(None, None, None, why, then=then)
+    if answer.is_of_files:
+        back = past_damage(answer, checkpoints)
+        if back.path is None:
+            return replace(back, then=then)
+        command = _command(resume, Path(back.path), place, last)
+        return replace(back, command=command, then=then)
     limit = _limit(answer)
     if limit is None:
         why = "No checkpoint is known to be clean before the fault."
@@ -44,7 +55,8 @@ def go_back(
         one
         for one in checkpoints
         if one.readable and one.step <= limit and one.status not in ("suspect", "corrupt")
-    ]
+        and one.step not in (*answer.damaged_files, *answer.accused)
+    ]  # fmt: skip
     if answer.last_clean is None:  # nobody judged: what the guard called clean
         fit = [one for one in fit if one.status == "clean"]
     if not fit:
@@ -67,6 +79,11 @@ def with_advice(answer: Headline, back: GoBack) -> Headline:
     if back.step is None:
         return answer
     told = answer.sentence.removesuffix(".")
+    if answer.is_of_files:
+        advice = f"the newest sound one is {back.step} ({back.grounds})"
+        if back.needed:
+            advice = f"go back to the checkpoint of step {back.step} ({back.grounds})"
+        return replace(answer, sentence=f"{told}. {not_to_use(answer.damaged_files)}; {advice}.")
     return replace(answer, sentence=f"{told}; go back to the checkpoint of step {back.step}.")
 
 
@@ -101,14 +118,30 @@ def _command(resume: str | None, checkpoint: Path, place: str, last: int | None)
     return shlex.join(filled)
 
 
-def _then(answer: Headline, place: str, resume: str | None) -> tuple[tuple[str, str], ...]:
+def _unread(answer: Headline) -> str:
+    steps = ", ".join(str(one["step"]) for one in answer.unreadable)
+    return f" Do not restore from what cannot be read: {steps}." if steps else ""
+
+
+def _then(
+    answer: Headline, place: str, resume: str | None, guarded: bool
+) -> tuple[tuple[str, str], ...]:
     """What would say more."""
     where = shlex.quote(place)
     if place.startswith("ducklake:"):
         return ()
     if not answer.source.startswith("session"):
         return ((f"sdc-bisect run {where}", "Find the first corrupt checkpoint"),)
-    if answer.first_corrupt is not None and answer.verdict is None:
-        how = "--recorded" if resume else "-- COMMAND --resume {ckpt} --until {step}"
-        return ((f"sdc-bisect verify {where} {how}", "Replay, to know step, tensor and bit"),)
-    return ()
+    found = answer.interval
+    if found is None or (answer.verdict is not None and not answer.is_of_files):
+        return ()
+    low, high = found
+    between = "" if low is None else f" --from {low} --to {high}"
+    how = "--recorded" if resume else "-- COMMAND --resume {ckpt} --until {step}"
+    if guarded:
+        ends = between if answer.is_of_files else ""
+        return ((f"sdc-bisect verify {where}{ends} {how}", "Replay, to know step, tensor and bit"),)
+    if low is None:
+        return ()
+    said = "Where the training kept a log of its losses, LOG: replay, to know the step by them"
+    return ((f"sdc-bisect verify {where} --losses LOG{between} {how}", said),)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..checkpoint import Checkpoint
+from ..result import STORED_BYTES
+from ..unread import in_words, unread
 from ..watched import percent
 from .bits import located_elements
 from .facts import Headline, LocatedElement, Recorded, State, Told
@@ -41,6 +44,7 @@ def of_session(told: Told, dtypes: Mapping[str, str]) -> Headline:
     result = told.result
     assert result is not None  # by the caller
     elements = located_elements(result["tensors"], dtypes)
+    sound, accused = verdicts_of(result)
     proven = bool(result["proven"])
     state: State = "unknown"
     if accuses(told):
@@ -62,7 +66,32 @@ def of_session(told: Told, dtypes: Mapping[str, str]) -> Headline:
         elements=elements,
         tensors=tuple(result["tensors"]),
         source=f"session {told.name}",
+        damaged_files=_damaged(told),
+        training=result.get("state"),
+        unreadable=tuple(result.get("unreadable", ())),
+        sound=sound,
+        accused=accused,
     )
+
+
+def _damaged(told: Told) -> tuple[int, ...]:
+    """Steps of damaged files; a search of an earlier version names the first alone."""
+    result = told.result or {}
+    if told.command == "verify":
+        return ()
+    alone = [result["first_corrupt"]] if result["class"] == STORED_BYTES else []
+    found = result.get("damaged_files") or alone
+    return tuple(step for step in found if step is not None)
+
+
+def verdicts_of(result: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Steps that were called clean and never corrupt, and those that were called corrupt."""
+    said: dict[str, set[int]] = {"clean": set(), "corrupt": set()}
+    for probe in result.get("probes", ()):
+        if probe.get("verdict") in said:
+            said[probe["verdict"]].add(probe["step"])
+    sound = tuple(sorted(said["clean"] - said["corrupt"]))
+    return sound, tuple(sorted(said["corrupt"]))
 
 
 def _text(value: Any) -> str | None:
@@ -117,10 +146,27 @@ def _limits(result: Mapping[str, Any]) -> tuple[str, ...]:
     if result["skipped"]:
         steps = ", ".join(map(str, result["skipped"][:20]))
         found.append(f"Could not be judged: checkpoints of step {steps}.")
-    if result["class"] == "stored bytes":
-        found.append("The fault is in the checkpoint's file: that the training went wrong is not "
-                     "shown.")  # fmt: skip
-    return tuple(found)
+    return (*found, *of_training(result["class"], result.get("state") or {}))
+
+
+def of_training(kind: str | None, known: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an answer about a damaged file does not claim of the training.
+
+    Args:
+        kind: class of the fault; of others than stored bytes there is nothing to say.
+        known: of the training, as `Headline.training`.
+    """
+    if kind != STORED_BYTES:
+        return ()
+    if known.get("verdict") == "corrupt":
+        if known.get("proven"):
+            return ()
+        return ("That the training went wrong, too, is suspected, not proven: a statistic may be "
+                "wrong.",)  # fmt: skip
+    if known.get("verdict") == "sound":
+        return ("The fault is in the checkpoint's file, and not in the training.",)
+    return ("The fault is in the checkpoint's file: that the training went wrong is not shown, and "
+            "neither is that it was sound.",)  # fmt: skip
 
 
 def of_trace(
@@ -202,3 +248,17 @@ def with_checkpoints(answer: Headline, checkpoints: Sequence[Checkpoint]) -> Hea
             source="checkpoints",
         )
     return answer
+
+
+def with_unreadable(answer: Headline, checkpoints: Sequence[Checkpoint]) -> Headline:
+    """The same answer; it names the checkpoints that cannot be read, and that it does not yet."""
+    told = {*answer.damaged_files, *(one["step"] for one in answer.unreadable)}
+    more = tuple(one for one in unread(checkpoints, {}) if one["step"] not in told)
+    if not more:
+        return answer
+    said = in_words(more)
+    return replace(
+        answer,
+        sentence=f"{answer.sentence} {said[0].upper()}{said[1:]}.",
+        unreadable=(*answer.unreadable, *more),
+    )

@@ -53,7 +53,7 @@ def _answer(report: Report) -> Iterator[str]:
         name = f"{plain(one.kind)} {plain(one.name)}, element {one.index}"
         what = f"{name} ({one.dtype or 'dtype not known'}): {one.before} became {one.after}"
         yield f"{what}.\n\n" + table(("bit", "part", "before", "after"), rows)
-    yield "## Go back to"
+    yield "## Go back to" if back.needed else "## Restore from"
     if back.step is None:
         yield plain(back.why)
     else:
@@ -136,8 +136,13 @@ def _alerts(report: Report) -> Iterator[str]:
 def _checkpoints(report: Report) -> Iterator[str]:
     yield "## Checkpoints"
     shown_ones = report.told_checkpoints()
-    rows = [(one.step, one.status, "; ".join((*one.reasons, *one.notes))) for one in shown_ones]
-    yield table(("step", "status", "reasons"), rows, plain) if rows else "None."
+    rows = [
+        (one.step, one.status, "; ".join(report.judged_of(one.step)),
+         "; ".join((*one.reasons, *one.notes)))
+        for one in shown_ones
+    ]  # fmt: skip
+    heads = ("step", "status when saved", "judged", "reasons")
+    yield table(heads, rows, plain) if rows else "None."
     if left := len(report.checkpoints) - len(shown_ones):
         yield f"{left:,} more, clean or untested and far from the answer, are left out."
     yield from map(plain, report.remarks)

@@ -58,7 +58,7 @@ def told(session: Session, is_open: bool = False, attempts: int | None = None) -
         is_current=attempts is None or result is None or result.get("attempts") in (None, attempts),
         began=None if state is None else _moment(state.began),
         finished=None if result is None else _moment(result.get("finished")),
-        judged=tuple(_judged(event) for event in journal.events if event["event"] in _JUDGINGS),
+        judged=_all_judged(journal, result),
         result=result,
         sentence="" if result is None else sentence(result),
         log=_log(state),
@@ -67,6 +67,20 @@ def told(session: Session, is_open: bool = False, attempts: int | None = None) -
 
 
 _JUDGINGS: Final = ("probe", "skip")
+
+
+def _all_judged(journal: JournalLines, result: Mapping[str, Any] | None) -> tuple[Judged, ...]:
+    """What the journal has, and then what only the answer has: a second look on the way to it."""
+    kept = [_judged(event) for event in journal.events if event["event"] in _JUDGINGS]
+    known = {(one.step, one.by) for one in kept}
+    probes = [] if result is None else result.get("probes", [])
+    found = [_probe(one) for one in probes if isinstance(one, Mapping)]
+    return (*kept, *(one for one in found if (one.step, one.by) not in known))
+
+
+def _probe(probe: Mapping[str, Any]) -> Judged:
+    """A result's judging; it has no time."""
+    return _judged({"event": "probe", **probe, "by": probe.get("oracle", ""), "at": None})
 
 
 def _journal(session: Session) -> tuple[JournalLines, list[str]]:

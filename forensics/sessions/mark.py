@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from sdc_guard.archive.regular_file import open_regular
+
 from ..locations import is_local
 
 FOLDER: Final = ".sdc-bisect"  # ours, where it lies in what is marked
@@ -85,8 +87,10 @@ def content_of(path: Path, like: str | None = None) -> str | None:
     try:
         name, digest = _hasher(wanted)
         for relative, file in only or _files(path):
+            if file.exists() and not file.is_file():  # a pipe, a socket: it has no bytes
+                continue
             digest.update(f"{relative}\0".encode(errors="surrogateescape"))
-            with file.open("rb") as stream:
+            with open_regular(file) as stream:
                 while chunk := stream.read(_CHUNK):
                     digest.update(chunk)
     except (OSError, ImportError):

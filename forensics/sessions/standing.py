@@ -38,6 +38,21 @@ class Standing:
     asked: Asked
     known: tuple[tuple[int, Judgement, str], ...]
 
+    def of_bytes(self) -> Standing:
+        """What a judge of bytes is asked before one of the state.
+
+        That an end is bad is meant of its state, unless its bytes say so by themselves: sound
+        bytes do not contradict it, and one that is trusted to be bad is no damaged file.
+        """
+        part = self.part
+        given = {place: one for place, one in part.given.items() if one != "corrupt"}
+        last = len(part.candidates) - 1
+        if part.trusted.get(last) != "corrupt":
+            return replace(self, part=replace(part, given=given))
+        trusted = {place: one for place, one in part.trusted.items() if place != last}
+        part = replace(part, candidates=part.candidates[:last], given=given, trusted=trusted)
+        return replace(self, part=part, known=tuple(one for one in self.known if one[0] != last))
+
     def ahead(self, more: Mapping[int, Verdict] | None = None) -> tuple[Planner, Checkpoint | None]:
         """The search as it stands, and what it asks for; None when it is over.
 

@@ -92,7 +92,7 @@ def check_bytes(folder: Path, manifest: Manifest) -> ByteCheck:
     path = folder / manifest.file
     size = other_file(path, manifest)
     hashed = size is None and bool(manifest.xxh3) and path.is_file()
-    rewritten = hashed and checksum(path) != manifest.xxh3
+    rewritten = hashed and not same_but_a_digit(checksum(path), manifest.xxh3)
     try:
         content = read_torch_file(path)
     except CheckpointUnreadable as error:
@@ -101,6 +101,17 @@ def check_bytes(folder: Path, manifest: Manifest) -> ByteCheck:
         return ByteCheck(rewritten=rewritten, size=size, unread=error.what)
     found = compare_tensors(content.tensors, manifest, content.damaged)
     return replace(found, rewritten=rewritten, size=size)
+
+
+def same_but_a_digit(found: str, expected: str) -> bool:
+    """Whether two checksums in hexadecimal are equal, or differ in one digit.
+
+    Bytes that differ give checksums that differ in half of their bits. One digit is what became of
+    a number in the file that says what is expected: by chance it is so once in 2¹¹⁹.
+    """
+    if len(found) != len(expected):
+        return False
+    return sum(a != b for a, b in zip(found, expected, strict=True)) <= 1
 
 
 def other_file(path: Path, manifest: Manifest) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ class StoredTensor:
             Raises CheckpointUnreadable if its bytes are not all there.
         head: reads its first bytes, row by row, as many as are cheap to read; None where that
             is no cheaper than all of them. Raises as `read`.
+        once: reads it with size 1 in each dimension along which it repeats what is stored; None
+            where it repeats nothing. Raises as `read`.
     """
 
     dtype: torch.dtype
@@ -30,11 +33,12 @@ class StoredTensor:
     files: tuple[Path, ...]
     read: Callable[[], torch.Tensor]
     head: Callable[[], bytes] | None = None
+    once: Callable[[], torch.Tensor] | None = None
 
     @property
     def numel(self) -> int:
         """Elements."""
-        return torch.Size(self.shape).numel()
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Integrity:
             and of files beside them that have none.
         bytes: that were read.
         why: why some of `unchecked` are, where it is not just that.
+        foreign: names of the tensors of kinds that are not evaluated, as quantized ones: their
+            records' checksums count, and they are among `damaged` alone if one does not fit.
     """
 
     damaged: Mapping[str, str]
@@ -75,3 +81,4 @@ class Integrity:
     unchecked: tuple[str, ...]
     bytes: int
     why: Mapping[str, str] = field(default_factory=dict)
+    foreign: tuple[str, ...] = ()

@@ -16,11 +16,13 @@ import torch
 from .known_tensor import known_tensor
 from .pickle_machine import PickleMachine
 from .rebuilt import DTYPES, REBUILDERS, STORAGE_DTYPES, Inert, Storage, StoredTensor
+from .walk import leaves
 
 __all__ = ["Inert", "InertUnpickler", "Storage", "StoredTensor", "by_path", "stored_tensors"]
 
 MOST_BYTES: Final = 256 * 2**20  # of a pickle: a million tensors take 110 MB
-_DEEPEST: Final = 100  # containers in containers
+_LONGEST_KEY: Final = 200  # characters of a storage's: they are numbers
+_WORD: Final = 1 << 63
 _SIZED: Final = frozenset((dict, list, tuple, str, bytes))  # exactly: nothing makes others
 _REBUILT: Final = StoredTensor.__module__
 
@@ -65,7 +67,9 @@ class InertUnpickler(PickleMachine):
         numel = pid[4] if len(pid) > 4 and type(pid[4]) is int else 0
         view = pid[5] if len(pid) > 5 and type(pid[5]) is tuple else ()
         offset = view[1] if len(view) == 3 and type(view[1]) is int else 0
-        storage = Storage(str(pid[2]), dtype, numel, offset)
+        if not -_WORD <= numel < _WORD or not -_WORD <= offset < _WORD:
+            raise UnpicklingError("a storage of a size that none has")
+        storage = Storage(storage_key(pid[2]), dtype, numel, offset)
         self.storages.setdefault(storage.key, storage)
         return storage
 
@@ -116,20 +120,31 @@ class InertUnpickler(PickleMachine):
             target.items.extend(value for _, value in items)
 
 
-def stored_tensors(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, StoredTensor]]:
-    """The tensors of an unpickled structure by their dotted path.
+def storage_key(key: Any) -> str:
+    """What a file calls a storage: a number, or a text that is one.
 
     Raises:
-        RecursionError: containers in containers, deeper than is meant.
+        UnpicklingError: it is neither, or as long as none is.
     """
-    if isinstance(node, StoredTensor):
-        yield ".".join(path), node
-    elif isinstance(node, (dict, list, tuple)):
-        if len(path) > _DEEPEST:
-            raise RecursionError("containers in containers, without an end")
-        keyed = node.items() if isinstance(node, dict) else enumerate(node)
-        for key, value in keyed:
-            yield from stored_tensors(value, (*path, str(key)))
+    if type(key) is str and len(key) <= _LONGEST_KEY:
+        return key
+    if type(key) is int and -_WORD <= key < _WORD:
+        return str(key)
+    raise UnpicklingError("a storage without a name")
+
+
+def stored_tensors(root: Any, size: int) -> Iterator[tuple[str, StoredTensor]]:
+    """The tensors of an unpickled structure by their dotted path.
+
+    Args:
+        size: bytes of its pickle.
+
+    Raises:
+        RecursionError: containers in containers, deeper than is meant, or too many values.
+    """
+    for name, value in leaves(root, size, inside=False):
+        if isinstance(value, StoredTensor):
+            yield name, value
 
 
 def by_path(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:

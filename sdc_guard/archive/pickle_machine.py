@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from itertools import repeat
+from operator import length_hint
 from pickle import UnpicklingError
 from typing import Any, Final
 
 from .pickle_steps import run
+from .plain_keys import plain_key
+from .rebuilt import Inert
 
 MOST_OPERATIONS: Final = 20_000_000  # a structure of a million tensors takes about as many
 _DEEPEST, _LARGEST = 50, 1_000_000  # of tuples in tuples: depth, and elements when written out
-_LARGEST_KEY: Final = 1_000  # elements of a tuple that is a key: hashed at each use
-_MODULUS: Final = 2**61 - 1  # of Python's hash of integers: beyond it many can share one
+_LONGEST_INT: Final = 1024  # bytes, which Python still writes out; what is longer is no number
+_SHORT_KEY: Final = 100  # characters
 _MARK = object()
 
 
@@ -34,15 +38,26 @@ class PickleMachine:
         stack: what operations work on, a mark where a list of items begins.
         memo: what was remembered, by number.
         nested: id of a tuple of tuples, to its depth and size.
+        most: operations that may be carried out.
     """
 
     def __init__(self, data: bytes, start: int = 0) -> None:
         self.data = data
         self.at = start
         self.stack: list[Any] = []
-        self._left = MOST_OPERATIONS
+        self.limit(MOST_OPERATIONS)
         self.memo: dict[int, Any] = {}
         self.nested: dict[int, tuple[int, int]] = {}
+
+    def limit(self, operations: int) -> None:
+        """How much may be done for this file, by all calls of `load` together.
+
+        Operations count down as they are carried out, and what they copy counts besides, against
+        what is left then: at most twice as much is done in all.
+        """
+        self.most = operations
+        self._steps = repeat(None, operations)
+        self._copied = 0
 
     def find_class(self, module: str, name: str) -> Any:
         """What stands for the global `module.name`."""
@@ -82,7 +97,7 @@ class PickleMachine:
                 or larger than is read.
         """
         try:
-            return run(self, self._left, _TABLE, _MARK)
+            return run(self, self._steps, _TABLE, _MARK)
         except IndexError:
             if self.at >= len(self.data):
                 raise EOFError(f"the pickle has no end in {len(self.data):,} bytes") from None
@@ -90,9 +105,9 @@ class PickleMachine:
 
     def spend(self, operations: int) -> None:
         """Count what takes time: an operation, or an element that is copied."""
-        self._left -= operations
-        if self._left < 0:
-            raise UnpicklingError(f"more than {MOST_OPERATIONS:,} operations")
+        self._copied += operations
+        if self._copied > length_hint(self._steps):
+            raise UnpicklingError(f"more than {self.most:,} operations")
 
     def take(self, size: int) -> bytes:
         """The next `size` bytes."""
@@ -164,15 +179,11 @@ class PickleMachine:
         return made
 
     def key(self, value: Any) -> Any:
-        """A key of a dict or an element of a set, if hashing it takes no time to speak of."""
-        kind = type(value)
-        if kind is str:
-            return value
-        if kind is tuple and self.nested.get(id(value), (0, len(value)))[1] > _LARGEST_KEY:
-            raise UnpicklingError("a tuple that long is no key")
-        if kind is complex or (kind is int and abs(value) >= _MODULUS):
-            raise UnpicklingError("a number like this is no key")
-        return value
+        """What takes the place of a key of a dict, or of an element of a set."""
+        found, operations = plain_key(value)
+        if operations:
+            self.spend(operations)
+        return found
 
     def pairs(self, items: list[Any]) -> list[tuple[Any, Any]]:
         """Keys and values that take turns."""
@@ -189,9 +200,8 @@ class PickleMachine:
         keys, values = items[::2], items[1::2]
         if len(keys) != len(values):
             raise UnpicklingError("a key without a value")
-        for key in keys:
-            if type(key) is not str:
-                self.key(key)
+        if {*map(type, keys)} != {str} or max(map(len, keys)) > _SHORT_KEY:
+            keys = [self.key(key) for key in keys]
         target.update(zip(keys, values, strict=True))
 
     def lengthen(self, items: list[Any]) -> None:
@@ -240,7 +250,9 @@ def _old_text(content: bytes) -> str:
     return content.decode("utf-8", "backslashreplace")  # of Python 2: bytes, and text nearly always
 
 
-def _signed(content: bytes) -> int:
+def _signed(content: bytes) -> Any:
+    if len(content) > _LONGEST_INT:
+        return Inert("int")
     return int.from_bytes(content, "little", signed=True)
 
 

@@ -6,8 +6,7 @@ has thousands of structures. What is not written out here is in the machine's ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterable, Sequence
 from pickle import UnpicklingError
 from typing import Any, Final
 
@@ -24,13 +23,17 @@ _CALLED: Final = b"\x94R\x94"  # remembered, called, and remembered
 
 
 def run(
-    machine: Any, operations: int, table: Sequence[Callable[[Any], object] | None], mark: object
+    machine: Any,
+    steps: Iterable[None],
+    table: Sequence[Callable[[Any], object] | None],
+    mark: object,
 ) -> Any:
     """Carry out operations until one says that the pickle ends: what is on top of the stack then.
 
     Args:
         machine: a PickleMachine.
-        operations: the most; a few that follow on each other count as one.
+        steps: one for each operation that may be carried out; a few that follow on each other
+            count as one.
         table: what a byte stands for, and is not written out here.
         mark: what stands for the beginning of a list of items.
 
@@ -42,7 +45,7 @@ def run(
     made: Any
     state: Any
     try:
-        for _ in repeat(None, operations):
+        for _ in steps:
             code = data[at]
             at += 1
             if code == _GET:
@@ -150,4 +153,4 @@ def run(
                 at = machine.at
     finally:
         machine.at = at
-    raise UnpicklingError(f"more than {operations:,} operations")
+    raise UnpicklingError(f"more than {machine.most:,} operations")

@@ -10,6 +10,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from .plain_keys import plain_key
+
 STORAGE_DTYPES: Final = {
     "DoubleStorage": torch.float64,
     "FloatStorage": torch.float32,
@@ -28,10 +30,12 @@ STORAGE_DTYPES: Final = {
 # a table, not getattr: looking up a name in torch may import a module
 DTYPES: Final = {name: kind for name, kind in vars(torch).items() if isinstance(kind, torch.dtype)}
 _MOST_DIMENSIONS: Final = 64  # as many as torch.Tensor can have
+_WORD: Final = 1 << 63  # sizes, strides and offsets are smaller: torch keeps them in 64 bits
+_LONGEST_KEY: Final = 1_000  # characters
 _NUMPY_NUMBERS: Final = {f"{kind}{size}" for kind in "iuf" for size in (1, 2, 4, 8)} | {"b1"}
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Inert:
     """Stands for a global that a pickle names, or for what calling it would have given.
 
@@ -46,6 +50,9 @@ class Inert:
     arguments: tuple[Any, ...] | None = None
     state: Any = None
     items: list[Any] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return self.name  # alone: what it was given may be without an end
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,10 @@ class NumpyDtype:
 def _tensor(storage: Storage, offset: int, shape: Any, stride: Any, *rest: Any) -> StoredTensor:
     if len(shape) > _MOST_DIMENSIONS or len(stride) > _MOST_DIMENSIONS:
         raise UnpicklingError("a tensor of too many dimensions")
-    if {*map(type, (offset, *shape, *stride))} != {int}:
+    if type(storage) is not Storage:
+        raise UnpicklingError("a tensor without a storage")
+    numbers = (offset, *shape, *stride)
+    if {*map(type, numbers)} != {int} or max(numbers) >= _WORD or min(numbers) < -_WORD:
         raise UnpicklingError("a tensor whose shape is none")
     # _rebuild_tensor_v3 passes the dtype, because its storage has none
     dtypes = [item for item in rest if isinstance(item, torch.dtype)]
@@ -126,9 +136,14 @@ def _dict(*pairs: Any) -> dict[Any, Any]:
     """Of Python 3 without arguments, of Python 2 with the list of its items."""
     if not pairs:
         return {}
-    if not all(type(key) is str or type(key) is int for key, _ in pairs[0]):
-        raise UnpicklingError("a key of this kind is not read")
-    return dict(pairs[0])
+    return {_short_key(key): value for key, value in pairs[0]}
+
+
+def _short_key(key: Any) -> Any:
+    found, operations = plain_key(key)
+    if operations > _LONGEST_KEY:
+        raise UnpicklingError("a key of this length is not read")
+    return found
 
 
 def _counter(counts: Any = None) -> dict[Any, Any]:

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from ..errors import CheckpointUnreadable
 from ..shown import shown
 from .foreign_file import ENOUGH, lfs_pointer, other_kind
+from .regular_file import open_regular
 
 _LENGTH: Final = 8  # bytes of the number that the file begins with
 _LONGEST: Final = 100_000_000  # bytes of a header that the library takes
@@ -111,7 +112,7 @@ def _beginning(path: Path) -> tuple[bytes, int]:
     """The header's text, and how many bytes of the file follow it."""
     if not path.is_file():
         raise _Damaged("not a file" if path.exists() else "no such file")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = file.seek(0, io.SEEK_END)
         file.seek(0)
         first = file.read(ENOUGH)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from .inert_pickle import InertUnpickler
+from .regular_file import open_regular
 
 LEGACY: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number, pickled
 ZIP: Final = b"PK\x03\x04"
@@ -20,7 +21,7 @@ _HEAD = 16 * 2**20  # holds the structure of a hundred thousand tensors
 def head_of(path: Path, size: int = 300) -> bytes:
     """The first bytes of a file; b"" if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(size)
     except OSError:
         return b""
@@ -71,7 +72,7 @@ def why_unreadable(path: Path, error: Exception) -> str:
 
 
 def _tail(path: Path, size: int) -> bytes:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(max(0, size - _TAIL))
         return file.read()
 

@@ -41,7 +41,7 @@ def read_torch_file(path: Path) -> TorchFile:
     records = torch_records(path)
     structure = torch_structure(records)
     try:
-        stored = by_path(stored_tensors(structure.root))
+        stored = by_path(stored_tensors(structure.root, structure.size))
     except RecursionError as error:
         raise CheckpointUnreadable(
             f"unreadable: the structure of the file is damaged ({error})",

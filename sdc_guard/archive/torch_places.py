@@ -34,7 +34,8 @@ def tensor_places(path: Path) -> dict[str, TensorPlace]:
     """
     try:
         found = torch_records(path)
-        stored = by_path(stored_tensors(torch_structure(found).root))
+        structure = torch_structure(found)
+        stored = by_path(stored_tensors(structure.root, structure.size))
         places = {}
         for name, tensor in stored.items():
             info = found.records[f"data/{tensor.key}"]

@@ -16,6 +16,7 @@ from typing import IO, Any, Final
 from ..digest.crc32 import crc32
 from ..errors import CheckpointUnreadable
 from .inert_pickle import MOST_BYTES, InertUnpickler, Storage
+from .regular_file import open_regular, open_unbuffered
 from .reused_buffers import PIECE, fresh_buffer, reused_buffer
 from .torch_damage import why_unreadable
 
@@ -46,7 +47,7 @@ class TorchRecords:
             KeyError: no such record.
             BadZipFile: its own header is damaged, or of another record.
         """
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             return _start(file, self.records[name])
 
     def chunks(self, name: str, first: int = 0, end: int | None = None) -> Iterator[memoryview]:
@@ -76,7 +77,7 @@ class TorchRecords:
 
     def _opened(self, name: str, first: int) -> FileIO:
         """The file at the byte `first` of a stored record."""
-        file = self.path.open("rb", buffering=0)
+        file = open_unbuffered(self.path)
         try:
             file.seek(_start(file, self.records[name]) + first)
         except BaseException:
@@ -89,7 +90,7 @@ class TorchRecords:
         if info.file_size > _MOST_DEFLATED * max(1, info.compress_size):
             raise zipfile.BadZipFile(f"{info.compress_size:,} bytes cannot hold {info.file_size:,}")
         with (
-            self.path.open("rb") as whole,
+            open_regular(self.path) as whole,
             zipfile.ZipFile(whole) as archive,
             archive.open(_without_crc(info)) as file,
         ):
@@ -167,11 +168,13 @@ class TorchStructure:
         root: containers, plain data, stored tensors and placeholders.
         storages: by key.
         sound: whether the pickle fits its CRC-32; None if there is none.
+        size: bytes of the pickle.
     """
 
     root: Any
     storages: dict[str, Storage]
     sound: bool | None
+    size: int
 
 
 def torch_records(path: Path) -> TorchRecords:
@@ -182,7 +185,7 @@ def torch_records(path: Path) -> TorchRecords:
     """
     try:
         size = path.stat().st_size
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             records = {
                 info.filename.split("/", 1)[-1]: info
                 for info in archive.infolist()
@@ -231,7 +234,7 @@ def torch_structure(found: TorchRecords) -> TorchStructure:
         )
     crc = zlib.crc32(content)
     sound = None if info.CRC == 0 and crc != 0 else crc == info.CRC
-    return TorchStructure(root, machine.storages, sound)
+    return TorchStructure(root, machine.storages, sound, len(content))
 
 
 def _has_order(found: TorchRecords) -> bool:

@@ -16,6 +16,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from ..errors import EXIT_USAGE, Interrupted, SdcGuardError, UsageError, no_permission
+from ..plain_json import plain
 from ..shown import shown
 
 _UNREADABLE: Final = re.compile(r"Path '(.*)' is not readable\.$", re.DOTALL)
@@ -111,9 +112,12 @@ def _of_system(error: OSError | KeyboardInterrupt) -> SdcGuardError:
 
 
 def json_text(name: str | None, **content: Any) -> str:
-    """One JSON object; `name` is put into its schema unless the content has one."""
+    """One JSON object; `name` is put into its schema unless the content has one.
+
+    What JSON has no word for is told as `plain` says: it raises for no value.
+    """
     schema = {} if name is None else {"schema": {"name": name, "version": 1}}
-    return json.dumps({**schema, **content}, indent=1, allow_nan=False)
+    return json.dumps(plain({**schema, **content}), indent=1, allow_nan=False)
 
 
 def _remember_json(ctx: click.Context, _: click.Parameter, value: bool) -> bool:

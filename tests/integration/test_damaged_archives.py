@@ -143,7 +143,8 @@ def test_the_same_step_is_there_once(tmp_path: Path) -> None:
 def test_what_is_cut_off_is_skipped_and_not_corrupt(keep: float, tmp_path: Path) -> None:
     made.cut_pt(keep)(tmp_path)
     found = bisect("run", tmp_path, "--json", "--scan")
-    assert found.code == 0
+    assert found.code == 3
+    assert [one["step"] for one in found.json["unreadable"]] == [300]
     assert found.json["skipped"] == [300]
     assert found.json["first_corrupt"] is None
 

@@ -242,7 +242,7 @@ def test_a_hole_in_the_record_is_neither_clean_nor_proven(faulty_run: Path, tmp_
     for part in ("digests", "alerts"):
         keep_steps(folder, part, "step NOT BETWEEN 25 AND 28")
     found = bisect("run", folder, "--json")
-    assert found.code == 5, found.out
+    assert found.code == 3, found.out
     assert (found.json["last_clean"], found.json["first_corrupt"]) == (20, None)
     assert "lacks digests of 4 steps, the first is 25" in found.json["evidence"][0]
     answer = bisect("verify", folder, "--recorded", "--from", 20, "--json")

@@ -195,6 +195,14 @@ def test_bits_of_small_formats_and_of_integers(
         assert (found.before, found.after) == (0, 1 << bit)
 
 
+def test_the_largest_change_is_found_where_it_is() -> None:
+    one = torch.zeros(3_000_000)
+    other = one.clone()
+    other[7], other[2_500_000], other[2_900_000] = 1.0, -5.0, torch.nan
+    found = bit_diff(one, other)
+    assert (found.index, found.farthest, found.largest) == (7, 2_500_000, 5.0)
+
+
 def test_the_typical_change_is_the_median() -> None:
     one = torch.zeros(5, dtype=torch.float64)
     found = bit_diff(one, torch.tensor([1.0, 2, 3, 4, 500], dtype=torch.float64))

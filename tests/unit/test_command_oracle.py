@@ -113,3 +113,25 @@ def test_stop_ends_what_runs(tmp_path: Path) -> None:
     assert "ended with -15" in str(failed[0])
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text(encoding="utf-8")), 0)
+
+
+def test_it_does_not_wait_for_what_the_command_leaves_running(tmp_path: Path) -> None:
+    """A child that holds stdout open; it ends by itself after ten seconds, and says so."""
+    hold, ended = tmp_path / "hold", tmp_path / "ended"
+    hold.touch()
+    child = (
+        f'i=0; while [ -e "{hold}" ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i + 1)); done; '
+        f'if [ -e "{hold}" ]; then touch "{ended}"; fi'
+    )
+    try:
+        judged = oracle(f"echo told; ({child}) & exit 1").judge(checkpoint())
+        assert judged.verdict == "corrupt"
+        assert not ended.exists()
+    finally:
+        hold.unlink()
+
+
+def test_the_end_of_what_it_prints_is_read(tmp_path: Path) -> None:
+    noise = "head -c 3000000 /dev/zero | tr '\\0' x"
+    with pytest.raises(CommandFailed, match="ended with 7 on step 7: the last word"):
+        oracle(f"{noise}; echo; echo the last word; exit 7").judge(checkpoint())

@@ -72,7 +72,7 @@ def test_none_can_be_judged() -> None:
 
 def test_the_newest_cannot_be_judged() -> None:
     result = searched(table("ggguu"))
-    assert result.exit_code == 5
+    assert result.exit_code == 3
     assert "the newest cannot be judged: is untestable" in text(result)
 
 

@@ -61,9 +61,9 @@ def test_a_scan_lists_every_transition() -> None:
     result = searched(judge, Asked(scan=True))
     assert judge.asked == [100, 200, 300, 400, 500, 600, 700]
     assert result.as_dict()["transitions"] == [
-        {"from": 200, "to": 300, "verdicts": ["clean", "corrupt"]},
-        {"from": 400, "to": 500, "verdicts": ["corrupt", "clean"]},
-        {"from": 600, "to": 700, "verdicts": ["clean", "corrupt"]},
+        {"from": 200, "to": 300, "verdicts": ["clean", "corrupt"], "kind": "state"},
+        {"from": 400, "to": 500, "verdicts": ["corrupt", "clean"], "kind": "state"},
+        {"from": 600, "to": 700, "verdicts": ["clean", "corrupt"], "kind": "state"},
     ]
     assert (result.last_clean, result.first_corrupt, result.exact) == (200, 300, True)
     assert (result.claim, result.monotone) == ("first", False)

@@ -16,6 +16,7 @@ import torch
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from session_archives import call, made, one_line
 
 from forensics.checkpoint import Checkpoint
@@ -281,3 +282,11 @@ def test_the_example_of_ones_own_folder_is_as_the_page_says(tmp_path: Path) -> N
     assert [row["step"] for row in rows] == [0, *range(100, 100 + len(keys)), 300]
     (note,) = rows[0]["notes"]
     assert f'"{note}"' in section
+
+
+def test_what_all_checkpoints_say_is_said_once(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save_file({"w": torch.ones(3)}, tmp_path / f"step-{step}.safetensors")
+    lines = call("scan", tmp_path, "--no-statistics").out.splitlines()
+    assert [line.split() for line in lines[:3]] == [[str(step), "untested"] for step in (1, 2, 3)]
+    assert lines[3].startswith("each of them: no checksum in safetensors")

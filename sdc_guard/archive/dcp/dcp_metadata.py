@@ -16,6 +16,7 @@ import torch
 
 from ...errors import CheckpointUnreadable
 from ..foreign_file import lfs_pointer
+from ..regular_file import read_regular
 from .dcp_layout import known_layout
 from .dcp_names import contradiction
 from .dcp_pickle import (
@@ -31,6 +32,12 @@ from .dcp_pickle import (
 
 FILE = ".metadata"
 LONGEST = 1 << 30  # bytes of the file; 10 million chunks take 600 MB
+_LONGEST_NAME = 10_000  # characters
+_CHUNK_BYTES, _FREE_CHUNKS = 8, 100_000  # a chunk takes more, where none is shared
+_QUANTIZED = frozenset(
+    (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+)  # whose values are only known with their scales
+_MOST_DIMENSIONS = 64  # as many as a tensor can have
 NEXT_STEP = "it cannot be judged; use another checkpoint"
 
 
@@ -72,6 +79,11 @@ class TensorItem:
     dtype: torch.dtype
     shape: tuple[int, ...]
     chunks: tuple[Chunk, ...]
+
+    @property
+    def foreign(self) -> str:
+        """What it is, if it is of a kind that is not evaluated; else ""."""
+        return f"a tensor of {self.dtype}" if self.dtype in _QUANTIZED else ""
 
 
 @dataclass(frozen=True)
@@ -122,10 +134,10 @@ def read_metadata(folder: Path, *, compared: bool = False) -> DcpMetadata:
     try:
         content = _content(path)
         if not compared and (layout := known_layout(content)) is not None:
-            return DcpMetadata(*_interpreted_layout(_Same(layout)), len(content))
+            return DcpMetadata(*_interpreted_layout(_Same(layout), len(content)), len(content))
         found = _attributes(load_metadata(content))
         why = contradiction(found) if compared else ""
-        return DcpMetadata(*_items_of(found), len(content), why)
+        return DcpMetadata(*_items_of(found, len(content)), len(content), why)
     except CheckpointUnreadable:
         raise
     except _Malformed as error:
@@ -144,7 +156,7 @@ def _content(path: Path) -> bytes:
     size = path.stat().st_size
     if size > LONGEST:
         raise _Malformed(f"more than is ever read ({size:,} bytes)")
-    content = path.read_bytes()
+    content = read_regular(path)
     if not content:
         raise _Malformed("nothing: it is empty (0 bytes)")
     if pointer := lfs_pointer(content):
@@ -166,8 +178,8 @@ class _Same:
 
 
 @lru_cache(2)  # keeps what it was given, so that its id stays its own
-def _interpreted_layout(layout: _Same) -> _Items:
-    return _items_of(layout.values)
+def _interpreted_layout(layout: _Same, size: int) -> _Items:
+    return _items_of(layout.values, size)
 
 
 def _attributes(found: Any) -> Mapping[str, Any]:
@@ -176,7 +188,8 @@ def _attributes(found: Any) -> Mapping[str, Any]:
     return vars(found)
 
 
-def _items_of(found: Mapping[str, Any]) -> _Items:
+def _items_of(found: Mapping[str, Any], size: int) -> _Items:
+    """What the attributes of a `Metadata` say, of a file of that many bytes."""
     items, storage = _dict(found, "state_dict_metadata"), _dict(found, "storage_data")
     places = {}
     for index, entry in storage.items():
@@ -186,8 +199,13 @@ def _items_of(found: Mapping[str, Any]) -> _Items:
             places[key] = _place(entry)
     tensors: dict[str, TensorItem] = {}
     others: dict[str, Place | None] = {}
+    chunks = _FREE_CHUNKS + size // _CHUNK_BYTES
     for name, entry in items.items():
         if isinstance(entry, TensorEntry):
+            pieces = _field(entry, "chunks")
+            chunks -= len(pieces) if isinstance(pieces, list) else 0
+            if chunks < 0:  # tensors can share a list of them, and have more than there are bytes
+                raise _Malformed("more chunks than it has room for")
             tensors[_text(name)] = _tensor(name, entry, places)
         elif isinstance(entry, BytesEntry):
             others[_text(name)] = places.get((name, None))
@@ -232,7 +250,7 @@ def _place(entry: Any) -> Place:
         raise _Malformed(f"an item lies outside of the directory, in {file!r}")
     offset, length = _whole((_field(entry, "offset"), _field(entry, "length")))
     transforms = vars(entry).get("transform_descriptors") or ()
-    if not isinstance(transforms, (list, tuple)):
+    if not isinstance(transforms, (list, tuple)) or len(transforms) > _MOST_DIMENSIONS:
         raise _Malformed("no names of an item's transformations")
     return Place(file, offset, length, tuple(_text(name) for name in transforms))
 
@@ -249,14 +267,18 @@ def _field(entry: Any, name: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise _Malformed("no name of an item")  # half a surrogate pair cannot even be printed
+    if not isinstance(value, str) or len(value) > _LONGEST_NAME:
+        raise _Malformed("no name of an item")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half a surrogate pair cannot even be printed
+        raise _Malformed("no name of an item") from None
     return value
 
 
 def _whole(values: Any) -> tuple[int, ...]:
     """Sizes or offsets: whole numbers that torch can hold."""
-    if not isinstance(values, (tuple, list)):
+    if not isinstance(values, (tuple, list)) or len(values) > _MOST_DIMENSIONS:
         raise _Malformed("no size where one belongs")
     for value in values:
         if type(value) is not int or not 0 <= value < 1 << 62:

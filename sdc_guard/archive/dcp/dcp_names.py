@@ -14,6 +14,7 @@ from ..inert_pickle import Inert
 from .dcp_pickle import IndexEntry, PropertiesEntry, TensorEntry
 
 _KNOWN: Final = ("state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version")
+_DEEPEST: Final = 100  # parts of a path
 _CLASSES: Final = (
     "torch.distributed.checkpoint.metadata.StorageMeta",
     "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
@@ -32,10 +33,9 @@ def contradiction(found: Mapping[str, Any]) -> str:
     differs in a single bit counts.
     """
     items = {name for name in found["state_dict_metadata"] if isinstance(name, str)}
-    placed = {
-        vars(index).get("fqn") for index in found["storage_data"] if isinstance(index, IndexEntry)
-    }
-    if lost := [name for name in placed if isinstance(name, str) and name not in items]:
+    indices = [vars(index) for index in found["storage_data"] if isinstance(index, IndexEntry)]
+    placed = {index["fqn"] for index in indices if isinstance(index.get("fqn"), str)}
+    if lost := [name for name in placed if name not in items]:
         return f"it places {shown(lost[0][:200])}, which it does not describe"
     planned = found.get("planner_data")
     paths = _paths(planned) if isinstance(planned, dict) else {}
@@ -48,14 +48,20 @@ def contradiction(found: Mapping[str, Any]) -> str:
 
 
 def _paths(planned: dict[Any, Any]) -> dict[str, str]:
-    """Name to the path that it was flattened from, with dots."""
+    """Name to the path that it was flattened from, with dots; "" for one that is far longer."""
     return {
-        name: ".".join(map(str, path))
+        name: ".".join(map(str, path)) if _about(path) <= 2 * len(name) else ""
         for name, path in planned.items()
         if isinstance(name, str)
         and isinstance(path, (tuple, list))
+        and len(path) <= _DEEPEST
         and all(isinstance(part, (str, int)) for part in path)
     }
+
+
+def _about(path: Iterable[str | int]) -> int:
+    """How long a path's text is, at most by half more: names share their parts."""
+    return sum(len(part) if isinstance(part, str) else part.bit_length() // 4 for part in path)
 
 
 def _pair(described: set[str], planned: set[str]) -> tuple[str, str] | None:

@@ -65,7 +65,7 @@ class MetadataUnpickler(InertUnpickler):
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
-        self._left = _MOST_OPERATIONS
+        self.limit(_MOST_OPERATIONS)
 
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("torch.distributed.checkpoint") and name in _STANDS:

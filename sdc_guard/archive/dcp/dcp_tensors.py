@@ -11,6 +11,7 @@ import torch
 
 from ...errors import CheckpointUnreadable
 from ..content import StoredTensor
+from ..inert_pickle import Inert, InertUnpickler
 from ..inert_pickle import StoredTensor as Stub
 from .assembled import Part, assembled
 from .boxes import cover_fault
@@ -49,6 +50,13 @@ def tensor_within(zip_source: Source, folder: Path, name: str, stub: Stub) -> St
     return StoredTensor(stub.dtype, stub.shape, file, partial(_told, folder, name, read))
 
 
+def check_foreign(saved: SavedZip) -> None:
+    """Raises DamagedItem if a chunk of a kind that is not evaluated holds no such tensor."""
+    found = InertUnpickler(saved.structure()).load()
+    if not isinstance(found, Inert) or found.arguments is None:
+        raise DamagedItem("the item there is no tensor of that kind")
+
+
 def chunk_stub(saved: SavedZip, item: TensorItem, chunk: Chunk) -> Stub:
     """The one tensor of a chunk's item, as its file describes it.
 
@@ -74,7 +82,10 @@ def fault(item: TensorItem) -> str:
         return f"the metadata does not say where its chunk at {list(lost[0].offsets)} is"
     # each element takes its bytes in some file: what is larger is no tensor, and fills no memory
     room = _bytes_within([chunk.place for chunk in item.chunks if chunk.place])
-    if not _transformed(item) and math.prod(item.shape) * item.dtype.itemsize > room:
+    if (
+        not (_transformed(item) or item.foreign)
+        and math.prod(item.shape) * item.dtype.itemsize > room
+    ):
         return f"it is larger than the bytes that hold it ({room:,})"
     return cover_fault(item.shape, [(chunk.offsets, chunk.sizes) for chunk in item.chunks])
 

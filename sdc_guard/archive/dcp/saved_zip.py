@@ -16,6 +16,7 @@ import torch
 from ...digest.crc32 import crc32
 from ..extent import Repeats, extent, read_extent
 from ..inert_pickle import StoredTensor
+from ..regular_file import open_unbuffered
 from ..reused_buffers import PIECE, fresh_buffer, reused_buffer
 
 _STRUCTURE = "data.pkl"
@@ -48,7 +49,7 @@ class Source:
             return io.BytesIO(self.content)
         if not self.file.is_file():
             raise DamagedItem(f"{self.file.name} is missing")
-        raw = self.file.open("rb", buffering=0)
+        raw = open_unbuffered(self.file)
         try:
             size = raw.seek(0, io.SEEK_END)
             if self.offset + self.length > size:

@@ -22,6 +22,7 @@ from ..dcp.dcp_values import found_in
 from ..extent import read_extent
 from ..inert_pickle import StoredTensor
 from ..inventory import inventory
+from ..regular_file import open_regular
 from ..reused_buffers import fresh_buffer
 from ..safetensors_forms import torch_form
 from ..safetensors_header import Entry, read_header
@@ -170,7 +171,7 @@ def _in_torch_file(file: Path) -> dict[str, Held]:
     if structure.sound is False:
         raise CheckpointUnreadable(f"CRC mismatch in record {STRUCTURE}", where=str(file))
     try:
-        found = inventory(structure.root).tensors
+        found = inventory(structure.root, structure.size).tensors
     except RecursionError as error:
         raise CheckpointUnreadable(f"its structure is damaged ({error})", where=str(file)) from None
     return {
@@ -209,7 +210,7 @@ def _mapped(
     """Read and not mapped: a file that another program cuts short would end the process."""
     content = fresh_buffer(entry.end - entry.begin)
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             opened.seek(start + entry.begin)
             count = opened.readinto(content)
     except OSError as error:

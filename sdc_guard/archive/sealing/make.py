@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,10 @@ def sealed_checkpoint(path: Path, expected: Expected, whose: Whose = lambda _: N
     if _state_of(path) != before:
         status, reasons = "suspect", [*reasons, "its files changed while they were sealed"]
     guarded = Guarded(expected.attempt, expected.step, status, tuple(reasons), judged.matched)
-    seal = Seal(expected.step, contents.format, files, tuple(tensors), tensors, guarded)
+    seal = Seal(
+        expected.step, contents.format, files, tuple(tensors), tensors,
+        path.name, float(int(time.time())), True, guarded,
+    )  # fmt: skip
     publish_seal(path, seal)
     return seal
 
