@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import torch
 
+from sdc_guard.archive.nonfinite import NonFinite, nonfinite
 from sdc_guard.errors import CheckpointUnreadable
 from sdc_guard.inject.formats import FORMATS
 
 from .aliases import same_names
 from .bit_diff import BitDiff, bit_diff
 from .content import Content, StoredTensor
-from .nonfinite import NonFinite, nonfinite
 from .repeating import read_alike
 from .same_bits import same_bits
 from .state_kinds import OTHER, kind_of

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sdc_guard.archive.nonfinite import NonFinite
+
 from .checkpoint import Checkpoint
 from .checkpoint_diff import TensorDiff
 from .content import Content
-from .nonfinite import NonFinite
 from .oracles.integrity import read_bytes
 
 BYTES: Final = "bytes"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from sdc_guard.archive.foreign_file import ENOUGH, lfs_pointer, other_kind
 from sdc_guard.archive.regular_file import open_regular
 from sdc_guard.errors import ArchiveIncomplete, RunNotFound, no_permission
 
@@ -15,15 +16,16 @@ from .locations import is_local, look_up
 from .neighbours import with_size_hints
 from .passed_over import passed_over, what_is
 from .readers import guard_archive
-from .readers.foreign_file import ENOUGH, lfs_pointer, other_kind
 from .readers.known import READERS
-from .seals import with_sealed_step
+from .sealed_elsewhere import sealed_elsewhere
+from .seals import as_sealed
 
 
 def index(path: Path) -> list[Checkpoint]:
     """The checkpoints below `path`, by step, without reading their tensors.
 
-    Of several formats, too, that lie beside each other.
+    Of several formats, too, that lie beside each other; of a run also those that its guard sealed
+    elsewhere.
 
     Args:
         path: a run's folder, its archive, a folder of checkpoints, or one checkpoint.
@@ -35,9 +37,10 @@ def index(path: Path) -> list[Checkpoint]:
     """
     _must_be_there(path)
     found = gathered(path, READERS)
+    found += sealed_elsewhere(path, found, READERS)
     if not found:
         raise ArchiveIncomplete(_what_else(path), where=str(path), next_step=_where_else(path))
-    return with_size_hints(sorted(map(with_sealed_step, found), key=_order))
+    return with_size_hints(sorted(map(as_sealed, found), key=_order))
 
 
 def _must_be_there(path: Path) -> None:

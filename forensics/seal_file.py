@@ -1,79 +1,19 @@
-"""The file of a seal: `NAME.sdc-seal.json` beside the checkpoint NAME, with its own checksum.
-
-A seal convicts others, and is only a file as well: one that does not fit its own checksum says
-nothing. Seals of version 1 have none.
-"""
+"""The seal of a checkpoint that the search knows."""
 
 from __future__ import annotations
 
-import json
-import re
-import stat
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
 
-import xxhash
-
-from sdc_guard.errors import CheckpointUnreadable, UsageError
-from sdc_guard.store.atomic import publish_text
+from sdc_guard.archive.sealing.seal_file import Seal, own_checksum, publish_seal, seal_at, seal_of
 
 from .checkpoint import Checkpoint
-from .locations import is_local
-from .seal_tensors import SealedTensor
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-SCHEMA: Final = "sdc-bisect/seal/2"
-_VERSION_1: Final = "sdc-bisect/seal/1"
-SUFFIX: Final = ".sdc-seal.json"
-MOST: Final = 64 << 20  # bytes of a seal: some 200,000 tensors
-_OWN: Final = "xxh3"
-_XXH3 = re.compile(r"[0-9a-f]{32}")
-
-
-@dataclass(frozen=True)
-class Seal:
-    """What was there when a checkpoint was sealed.
-
-    Attributes:
-        step: of the checkpoint.
-        format: its name.
-        files: path below the checkpoint's own, to size in bytes and xxh3-128 in hexadecimal.
-        tensors: the names of those that the files hold.
-        digests: of those whose digest was taken; {} in seals of version 1.
-        name: of the checkpoint's file or folder; "" in seals of version 1.
-        created: seconds since the epoch; 0 in seals of version 1.
-        checked: whether it fits a checksum of itself; False in seals of version 1.
-    """
-
-    step: int
-    format: str
-    files: Mapping[str, tuple[int, str]]
-    tensors: tuple[str, ...]
-    digests: Mapping[str, SealedTensor] = field(default_factory=dict)
-    name: str = ""
-    created: float = 0.0
-    checked: bool = False
-
-    @property
-    def day(self) -> str:
-        """When it was sealed, in UTC, as "2026-03-01"; "" where that is not known."""
-        return time.strftime("%Y-%m-%d", time.gmtime(self.created)) if self.created else ""
+__all__ = ["Seal", "own_checksum", "put_seal", "read_seal", "seal_path"]
 
 
 def seal_path(checkpoint: Checkpoint) -> Path:
     """Where the seal of a checkpoint lies."""
-    return checkpoint.path.with_name(checkpoint.path.name + SUFFIX)
-
-
-def own_checksum(content: Mapping[str, Any]) -> str:
-    """xxh3-128 of a seal's content: of its canonical JSON without the checksum itself."""
-    rest = {key: value for key, value in content.items() if key != _OWN}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
-    return xxhash.xxh3_128(text.encode()).hexdigest()
+    return seal_of(checkpoint.path)
 
 
 def put_seal(checkpoint: Checkpoint, seal: Seal) -> None:
@@ -82,100 +22,13 @@ def put_seal(checkpoint: Checkpoint, seal: Seal) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    content: dict[str, Any] = {
-        "schema": SCHEMA,
-        "step": seal.step,
-        "format": seal.format,
-        "name": seal.name,
-        "created": seal.created,
-        "files": {name: list(entry) for name, entry in seal.files.items()},
-        "tensors": list(seal.tensors),
-        "digests": {name: one.as_dict() for name, one in seal.digests.items()},
-    }
-    text = _as_text(content)
-    if len(text) > MOST:
-        text = _as_text(content | {"digests": {}})
-    place = seal_path(checkpoint)
-    try:
-        publish_text(place, text)
-    except OSError as error:
-        raise UsageError(
-            f"the seal cannot be written ({error.strerror})", where=str(place)
-        ) from None
-
-
-def _as_text(content: dict[str, Any]) -> str:
-    return json.dumps(content | {_OWN: own_checksum(content)}, indent=1) + "\n"
+    publish_seal(checkpoint.path, seal)
 
 
 def read_seal(checkpoint: Checkpoint) -> Seal | None:
     """The seal of a checkpoint; None if there is none.
 
-    What is no regular file is not opened, and no more than MOST bytes are read.
-
     Raises:
         CheckpointUnreadable: it is damaged, no file, too large, or of a newer version.
     """
-    place = seal_path(checkpoint)
-    try:
-        content = _bytes(place)
-        return None if content is None else _parsed(json.loads(content))
-    except _NoSealError as error:
-        why = str(error)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        why = f"its seal cannot be read ({type(error).__name__})"
-    raise CheckpointUnreadable(why, where=str(place))
-
-
-class _NoSealError(Exception):
-    """Why what is there is no seal, in words."""
-
-
-def _bytes(place: Path) -> bytes | None:
-    try:
-        status = place.stat()
-    except FileNotFoundError:
-        if is_local(place) and place.is_symlink():
-            raise _NoSealError("its seal is a link to nothing") from None
-        return None
-    mode = getattr(status, "st_mode", None)  # a store's files have none
-    if not (place.is_file() if mode is None else stat.S_ISREG(mode)):
-        raise _NoSealError("its seal is no regular file, and was not opened")
-    if status.st_size > MOST:
-        raise _NoSealError(f"its seal is too large ({status.st_size:,} bytes)")
-    with place.open("rb") as file:
-        content = file.read(MOST + 1)
-    if len(content) > MOST:
-        raise _NoSealError("its seal is too large")
-    return content
-
-
-def _parsed(content: dict[str, Any]) -> Seal:
-    if content["schema"] not in (SCHEMA, _VERSION_1):
-        raise ValueError("of another version")
-    checked = content["schema"] == SCHEMA
-    if checked and content[_OWN] != own_checksum(content):
-        raise _NoSealError("its seal is damaged: it does not fit its own checksum")
-    if not checked and (_OWN in content or "digests" in content):
-        raise ValueError("version 1 has neither")
-    files = {
-        str(name): (_whole(size), str(value)) for name, (size, value) in content["files"].items()
-    }
-    if not files or not all(_XXH3.fullmatch(value) for _, value in files.values()):
-        raise ValueError("a checksum that is none")
-    tensors = tuple(map(str, content["tensors"]))
-    step, format = _whole(content["step"]), str(content["format"])
-    if not checked:
-        return Seal(step, format, files, tensors)
-    digests = {str(name): SealedTensor.of_dict(one) for name, one in content["digests"].items()}
-    created = float(content["created"])
-    if not 0 <= created < 1 << 35:
-        raise ValueError("no time where one belongs")
-    return Seal(step, format, files, tensors, digests, str(content["name"]), created, True)
-
-
-def _whole(value: object) -> int:
-    """A step, or bytes: below 2^63, as stores keep them."""
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError("no step or size where one belongs")
-    return value
+    return seal_at(checkpoint.path)

@@ -8,58 +8,21 @@ digests name the tensors, and of a single changed element the index and the bits
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from sdc_guard.archive.compare import solve_change
-from sdc_guard.digest import Digest, digest_tensor
+from sdc_guard.archive.nonfinite import nonfinite
+from sdc_guard.archive.sealing.seal_file import SealedTensor
+from sdc_guard.digest import digest_tensor
 from sdc_guard.errors import CheckpointUnreadable
 
 from .checkpoint import Checkpoint
 from .checkpoint_diff import dtype_name
 from .content import Content, Integrity, StoredTensor
-from .nonfinite import nonfinite
 from .readers.known import reader_of
 
 _PLACE: Final = " (element "  # of a single change
-
-
-@dataclass(frozen=True)
-class SealedTensor:
-    """A tensor when its checkpoint was sealed.
-
-    Attributes:
-        dtype: its name, without "torch.".
-        shape: of the whole tensor.
-        digest: of its words.
-        nan: elements that were NaN.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    digest: Digest
-    nan: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """In a seal; digests in hexadecimal, because JSON readers lose digits beyond 2⁵³."""
-        numbers = [f"{value:016x}" for value in self.digest]
-        stored = {"dtype": self.dtype, "shape": list(self.shape), "digest": numbers}
-        return stored | ({"nan": self.nan} if self.nan else {})
-
-    @classmethod
-    def of_dict(cls, stored: Mapping[str, Any]) -> SealedTensor:
-        """From a seal.
-
-        Raises:
-            ValueError, KeyError, TypeError: it is none.
-        """
-        h, s1, s2 = (int(value, 16) for value in stored["digest"])
-        if isinstance(stored["digest"], str) or not all(
-            0 <= value < 1 << 64 for value in (h, s1, s2)
-        ):
-            raise ValueError("no digest")
-        shape = tuple(int(size) for size in stored["shape"])
-        return cls(str(stored["dtype"]), shape, Digest(h, s1, s2), int(stored.get("nan", 0)))
 
 
 def sealed_tensors(checkpoint: Checkpoint) -> dict[str, SealedTensor]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sdc_guard.archive.sealing.seal_file import Guarded
 from sdc_guard.errors import CheckpointUnreadable
 
 from .checkpoint import Checkpoint
 from .oracles.integrity import read_bytes
 from .seal_file import read_seal, seal_path
 from .seal_tensors import nan_in_words
-from .seals import write_seal
+from .seals import compare_with_seal, write_seal
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ def sealed(one: Checkpoint, again: bool = False) -> Sealed:
         return Sealed(one.step, str(one.path), done, what)
 
     place = seal_path(one)
+    guarded = _still_proven(one) if again else None
     if not again:
         try:
             before = read_seal(one)
@@ -65,9 +67,19 @@ def sealed(one: Checkpoint, again: bool = False) -> Sealed:
     if read.integrity is None or read.judgement.verdict == "corrupt":
         return told(False, f"not sealed: {read.reason}")
     try:
-        seal = write_seal(one, (*read.integrity.intact, *read.integrity.unchecked))
+        names = (*read.integrity.intact, *read.integrity.unchecked)
+        seal = write_seal(one, names, guarded)
     except CheckpointUnreadable as error:
         return told(False, f"not sealed: {error.what}")
     count = len(seal.files)
     files = f"{count} {'file' if count == 1 else 'files'}"
     return told(True, f"sealed {files} in {place.name}{nan_in_words(seal.digests)}")
+
+
+def _still_proven(one: Checkpoint) -> Guarded | None:
+    """What a guard said in the seal that is there, if the files are still those."""
+    try:
+        compared = compare_with_seal(one)
+    except CheckpointUnreadable:
+        return None
+    return compared.seal.guarded if compared is not None and compared.holds else None

@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sdc_guard.archive.nonfinite import nonfinite
 from sdc_guard.errors import CheckpointUnreadable
 
 from .aliases import same_names
 from .content import Content, StoredTensor
 from .diff_troubles import Trouble, odd_values
 from .jumps import Jumps, jumps_of
-from .nonfinite import nonfinite
 from .repeating import read_alike
 from .same_bits import same_bits
 from .state_kinds import KINDS, PARAMETERS, kind_of

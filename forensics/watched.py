@@ -34,6 +34,10 @@ _FIRST_SEEN = f"""
     SELECT min(step) FROM digests WHERE phase = 'after' AND {STATE_ONLY}
     GROUP BY rank, kind, layer ORDER BY 1
 """
+# a file that was sealed late, or with doubts, had not all of the state digested for it
+_SAVED = """
+    SELECT DISTINCT step FROM checkpoints WHERE status = 'clean' OR path LIKE 'archive/%'
+"""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class Watch:
         self._first = spans[0][1] if spans else 0
         self._steps = _steps(reader)
         self._seen = [row[0] for row in reader.rows(_FIRST_SEEN)]
-        self._saved = [row[0] for row in reader.rows("SELECT DISTINCT step FROM checkpoints")]
+        self._saved = [row[0] for row in reader.rows(_SAVED)]
         kinds = reader.rows(f"SELECT count(DISTINCT (rank, kind)) FROM digests WHERE {STATE_ONLY}")[
             0
         ][0]

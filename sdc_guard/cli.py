@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from .commands.gating import verify_archive
 from .commands.group import OneLineErrors
 from .commands.injecting import campaign, inject
 from .commands.judging import check_log, strikes
@@ -48,6 +49,7 @@ for _command in (
     keep,
     strikes,
     check_log,
+    verify_archive,
 ):
     main.add_command(_command)
 

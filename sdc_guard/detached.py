@@ -19,6 +19,9 @@ class DetachedGuard:
     def checkpoint(self, objects: Any, step: int) -> None:
         """Nothing."""
 
+    def seal(self, path: Any, step: int, *, wait: bool = False) -> None:
+        """Nothing."""
+
     def flush(self, timeout: float = 30.0) -> bool:
         """Nothing; always True."""
         return True

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .archive.retention.keeper import Keeper
+from .archive.sealing.seal_file import Seal
 from .attached import close_earlier, close_if_alive, forget, remember
 from .attempt import Place, register_attempt, with_layers_of
 from .checkpoints import Checkpoints
@@ -27,6 +28,7 @@ from .detached import DetachedGuard
 from .detect.alert import Alert
 from .detect.choice import SensorName
 from .detect.sensor import FALSE_INCIDENTS
+from .errors import UsageError
 from .inject.from_environment import injector_of_environment
 from .kept_evidence import room
 from .options import (
@@ -37,6 +39,7 @@ from .options import (
     check_keep,
     check_paths,
     check_sensor,
+    check_step,
     check_switches,
     group_sizes,
     listed,
@@ -44,6 +47,8 @@ from .options import (
 from .pending import PendingEvidence
 from .recorder import Recorder
 from .safely import Safely
+from .seals import Seals
+from .shadow_gate import SEVERAL, ShadowGate
 from .signals.buffers import CarriedBuffers
 from .signals.capture import CaptureRequest
 from .signals.flat_shards import flat_parts
@@ -130,6 +135,11 @@ class Guard:
             None for never.
         peers_every: steps of which several ranks' gradients are compared together: which rank's
             norm of which layer is unlike the others'; None for never.
+        verify_archive: of so many checkpoints of `checkpoint` the first is loaded into a copy of
+            the model, and its shadow loss compared with the training's, bit for bit: until then it
+            is untested. It needs `shadow`, memory for the copy on the model's device, and the time
+            of reading the file and of four to seven forward passes. None for never; not with
+            several ranks.
         audit: the loss of a micro-batch as the training computes it, the very tensor whose
             backward() the script calls, without a loss scale: audit(model, batch) → scalar
             tensor. With it some steps are run again before they are applied, and compared; each
@@ -181,6 +191,7 @@ class Guard:
         digest_gradients: bool = False,
         replicas_every: int | None = 100,
         peers_every: int | None = 20,
+        verify_archive: int | None = None,
         audit: LossFunction | None = None,
         audit_rate: float = 0.001,
         ledger: str | Path | None = None,
@@ -197,7 +208,10 @@ class Guard:
             replicas_every=replicas_every,
             peers_every=peers_every,
             probe_every=probe_every,
+            verify_archive=verify_archive,
         )
+        if verify_archive is not None and shadow is None:
+            raise UsageError("verify_archive needs shadow", next_step="Guard(shadow=(batch, loss))")
         check_keep(keep)
         check_sensor(sensor, false_incidents)
         check_functions(shadow, on_alert=on_alert, audit=audit)
@@ -259,6 +273,16 @@ class Guard:
         self._checkpoints = Checkpoints(
             self.run, model, self._recorder, self._writer, warn=policy != "record", keeper=keeper
         )
+        self._seals = Seals(self.run, self._recorder, self._writer, warn=policy != "record")
+        self._replayed = bool(replayed)
+        self._gate: ShadowGate | None = None
+        if verify_archive is not None and shadow is not None and not replayed:
+            if self._place.world_size == 1:
+                self._gate = ShadowGate(
+                    self.run, model, shadow, verify_archive, self._tell, warn=policy != "record"
+                )
+            else:
+                lines.append(SEVERAL)
         self._scale = LossScale(scaler)
         gradients = GradientDigests() if digest_gradients else None
         beside = overlap_digests and not flat_parts(model)
@@ -373,7 +397,45 @@ class Guard:
             self._settle()
             self._drain(wait=True)
             newest = self._step - 1 if self._stepped else None
-            return self._checkpoints.save(objects, step, self._place, self._collector, newest)
+            folder = self._checkpoints.save(objects, step, self._place, self._collector, newest)
+            with self._safely("comparing a checkpoint"):
+                if self._gate is not None and folder is not None:
+                    self._gate.compare_if_due(folder, objects, self._recorder.checkpoint)
+            return folder
+        return None
+
+    def seal(self, path: str | Path, step: int, *, wait: bool = False) -> Seal | None:
+        """Seal a checkpoint that the script has just written by itself.
+
+        The files are read back without running anything in them, hashed, and each tensor's digest
+        is compared with what the trace recorded after this step. What was found is in
+        `NAME.sdc-seal.json` beside the checkpoint, and in the run. See docs/archive-gate.md.
+
+        Call it when the files are complete, before the next step begins; of a save that goes on
+        beside the training, when it is done, with the step that it is of. On ranks other than 0,
+        and in a replay, it does nothing. What goes wrong is told once, and no exception is raised.
+
+        Args:
+            path: the file, or the folder, of this one checkpoint.
+            step: number of the step whose result was saved.
+            wait: read the files now; by default a thread of its own does it, and `close` waits
+                for it.
+
+        Returns:
+            the seal, if it was waited for and there is one.
+        """
+        if not self._mine() or self._replayed or self._place.rank != 0:
+            return None
+        with self._safely("sealing a checkpoint"):
+            check_paths(path=path)
+            check_step(step)
+            self._settle()
+            self._drain(wait=True)
+            newest = self._step - 1 if self._stepped else None
+            place = Path(path).absolute()
+            return self._seals.seal(
+                place, int(step), self._place, self._collector, newest, wait=wait
+            )
         return None
 
     def flush(self, timeout: float = 30.0) -> bool:
@@ -407,6 +469,7 @@ class Guard:
             return
         with self._safely("closing"):
             self._drain(wait=True)
+            self._seals.close()
             if (watched := self._collector.watched) is not None:
                 self._recorder.event(self._step, "overlap", json.dumps({"watched": watched}))
             self._recorder.event(self._step, "end", json.dumps({"next_step": self._step}))
@@ -497,6 +560,7 @@ class Guard:
             self._pending.append(self._collector.after(self._step, shadow))
             for note in self._collector.notes():
                 self._recorder.event(self._step, "invariants", note)
+            self._seals.collect()
             self._drain()
         except Exception as error:  # noqa: BLE001 - because the training goes on
             self.health.trouble(_RECORDING, error)

@@ -92,6 +92,16 @@ def check_cadences(**cadences: int | None) -> None:
             raise UsageError(f"{name} must be at least 1, or None for never; it is {steps!r}")
 
 
+def check_step(step: Any) -> None:
+    """Refuse what is no number of a step.
+
+    Raises:
+        UsageError: it is no whole number, or below 0.
+    """
+    if isinstance(step, bool) or not isinstance(step, Integral) or step < 0:
+        raise UsageError(f"step is {step!r}, and must be a whole number from 0 on")
+
+
 def check_keep(keep: int | None) -> None:
     """Refuse what is no number of checkpoints.
 

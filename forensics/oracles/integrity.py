@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from sdc_guard.archive.dcp.dcp_metadata import FILE as DCP_METADATA
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
 from ..content import Integrity
-from ..readers.dcp_metadata import FILE as DCP_METADATA
 from ..readers.guard_archive import FORMAT as GUARD
 from ..readers.known import reader_of
 from ..seal_file import seal_path

@@ -6,7 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sdc_guard.archive.compare import NO_WHOLE, check_bytes
-from sdc_guard.archive.manifest import Manifest
+from sdc_guard.archive.manifest import FILE, Manifest
+from sdc_guard.archive.sealing.as_manifest import as_manifest
+from sdc_guard.archive.sealing.files import compared_with
+from sdc_guard.archive.sealing.seal_file import seal_at
 from sdc_guard.detect.carried import in_words
 from sdc_guard.errors import CheckpointUnreadable
 from sdc_guard.store.trace_reader import TraceReader
@@ -52,8 +55,7 @@ class TraceOracle:
     def judge(self, checkpoint: Checkpoint) -> Judgement:
         """Corrupt if the bytes differ from the record, or the record breaks at or before it."""
         try:
-            manifest = Manifest.read(checkpoint.path)
-            stored = check_bytes(checkpoint.path, manifest)
+            manifest, stored = _recorded(checkpoint)
         except CheckpointUnreadable as error:
             said = "" if checkpoint.readable else "; ".join(checkpoint.reasons)
             return Judgement("untestable", said or error.what)
@@ -66,8 +68,8 @@ class TraceOracle:
                 )
                 return Judgement("corrupt", reason, watched=share)
         counted = self._counted(manifest.trace_step)
-        if not stored.sound and (counted is None or counted.verdict != "corrupt"):
-            reason = f"stored bytes: {stored.reasons()[0]}"
+        if stored and (counted is None or counted.verdict != "corrupt"):
+            reason = f"stored bytes: {stored}"
             return Judgement("corrupt", reason, stored_bytes=True, watched=share)
         judgement = (
             counted or self._incomplete(manifest) or self._against_trace(checkpoint, manifest)
@@ -125,6 +127,21 @@ class TraceOracle:
         if share == 1:
             return ""
         return f"; before it {percent(share)} of the state's transitions were compared"
+
+
+def _recorded(checkpoint: Checkpoint) -> tuple[Manifest, str]:
+    """What was recorded of a checkpoint when it was written, and what of its bytes is not so.
+
+    Raises:
+        CheckpointUnreadable: there is no such record, or it cannot be compared.
+    """
+    seal = None if (checkpoint.path / FILE).is_file() else seal_at(checkpoint.path)
+    if seal is not None and (sealed := as_manifest(seal)) is not None:
+        changed = compared_with(seal, checkpoint.path).changed
+        return sealed, next((f"{name}: {why}" for name, why in changed.items()), "")
+    manifest = Manifest.read(checkpoint.path)
+    stored = check_bytes(checkpoint.path, manifest)
+    return manifest, "" if stored.sound else stored.reasons()[0]
 
 
 def _unproven(manifest: Manifest) -> str:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sdc_guard.archive.dcp.dcp_metadata import FILE, DcpMetadata, read_metadata
+from sdc_guard.archive.dcp.dcp_tensors import stored_tensor, tensor_within
+from sdc_guard.archive.dcp.dcp_values import found_in, saved_step, steps_differ
 from sdc_guard.errors import CheckpointUnreadable, SdcGuardError
 
 from ..checkpoint import Checkpoint, Status
 from ..content import Content, Integrity
 from .dcp_check import check_items
-from .dcp_metadata import FILE, DcpMetadata, read_metadata
 from .dcp_shards import left_over, listed, lost, shards, too_new
-from .dcp_tensors import stored_tensor, tensor_within
-from .dcp_values import found_in, saved_step, steps_differ
 from .listing import files_in, folders_in
 from .reader import Reader
 from .step_of import settle, step_in_name

@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from sdc_guard.archive.dcp.dcp_metadata import FILE, NEXT_STEP, Chunk, DcpMetadata, Place
+from sdc_guard.archive.dcp.dcp_tensors import check_foreign, chunk_stub, fault, source
+from sdc_guard.archive.dcp.dcp_values import COMMON, held_by
+from sdc_guard.archive.dcp.saved_zip import DamagedItem, SavedZip, Source, opened
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..content import Integrity
-from .dcp_metadata import FILE, NEXT_STEP, Chunk, DcpMetadata, Place
 from .dcp_shards import shards
-from .dcp_tensors import check_foreign, chunk_stub, fault, source
-from .dcp_values import COMMON, held_by
-from .saved_zip import DamagedItem, SavedZip, Source, opened
 
 NO_CHECKSUM: Final = "it has no checksum: that it names the right tensors is not proven"
 _FEW_BYTES: Final = 8 * 2**20  # are summed faster without threads

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
+from sdc_guard.archive.dcp.assembled import Part, assembled
+from sdc_guard.archive.dcp.boxes import cover_fault
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity, StoredTensor
-from .assembled import Part, assembled
-from .boxes import cover_fault
 from .dcp_hf_files import (
     SHARDED,
     Box,

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sdc_guard.archive.safetensors_header import Header, read_header
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..content import StoredTensor
 from .dcp_shards import listed
-from .safetensors_header import Header, read_header
 from .safetensors_tensors import step, tensors
 
 SHARDED = "sharded"

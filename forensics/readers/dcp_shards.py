@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sdc_guard.archive.dcp.dcp_metadata import FILE, DcpMetadata
+from sdc_guard.archive.foreign_file import ENOUGH, lfs_pointer
 from sdc_guard.archive.regular_file import open_regular
 from sdc_guard.shown import shown
 
 from ..locations import is_local
-from .dcp_metadata import FILE, DcpMetadata
-from .foreign_file import ENOUGH, lfs_pointer
 
 # file systems stamp to between 1 ns and 2 s (FAT); the clocks of a job's machines may also differ
 GRANULARITY = 2.0

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 
 from sdc_guard.archive.inert_pickle import StoredTensor as Described
+from sdc_guard.archive.inventory import Inventory, inventory
 from sdc_guard.archive.torch_records import NEXT_STEP
 from sdc_guard.errors import CheckpointUnreadable, SdcGuardError
 
 from ..checkpoint import Checkpoint
 from ..content import Content, StoredTensor
-from .inventory import Inventory, inventory
 from .step_of import settle, step_in_name, step_inside
 
 

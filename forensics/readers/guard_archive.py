@@ -18,6 +18,7 @@ from sdc_guard.archive.compare import (
     other_size,
     same_but_a_digit,
 )
+from sdc_guard.archive.confirmations import Confirmation, read_confirmations, settled
 from sdc_guard.archive.manifest import FILE, Manifest
 from sdc_guard.archive.save import STATE_FILE
 from sdc_guard.errors import CheckpointUnreadable
@@ -43,11 +44,12 @@ def find(path: Path) -> list[Checkpoint]:
     if path.is_file() and (path.parent / FILE).is_file():
         path = path.parent
     if (path / FILE).is_file():
-        return doubted(path.parent, [_describe(path, 0)])
+        return doubted(path.parent, [_describe(path, 0, read_confirmations(path.parent))])
     if not path.is_dir():
         return []
     archive = path / "archive" if (path / "archive").is_dir() else path
-    return doubted(archive, [_describe(folder, step) for folder, step in _named(archive)])
+    known = read_confirmations(archive)
+    return doubted(archive, [_describe(folder, step, known) for folder, step in _named(archive)])
 
 
 def below(path: Path) -> list[Path]:
@@ -72,9 +74,9 @@ def _is_own(folder: Path) -> bool:
     return FILE in names or not names - {STATE_FILE}
 
 
-def _describe(folder: Path, named_step: int) -> Checkpoint:
+def _describe(folder: Path, named_step: int, confirmations: list[Confirmation]) -> Checkpoint:
     try:
-        manifest = Manifest.read(folder)
+        manifest = settled(folder, Manifest.read(folder), confirmations)
     except CheckpointUnreadable as error:
         reason = f"incomplete: {error.what}"
         return Checkpoint(named_step, folder, FORMAT, "untested", (reason,), readable=False)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from sdc_guard.archive.sealing.contents import HF_PART
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
@@ -22,9 +23,6 @@ from .reader import Reader
 from .torch_part import check_part, part_trouble, readable_part
 
 FORMAT: Final = "hf-trainer"
-_PART: Final = re.compile(
-    r"(optimizer|scheduler|scaler)\.pt|(optimizer)\.bin|(rng_state(?:_\d+)?)\.pth"
-)
 _ELSEWHERE: Final = re.compile(r"global_step\d+|optimizer_\d+")  # of DeepSpeed and of FSDP
 _DEEPSPEED: Final = re.compile(r"global_step(\d{1,18})")
 
@@ -37,7 +35,7 @@ class _Folder:
     @property
     def parts(self) -> list[tuple[str, Path]]:
         """Prefix and file of what lies beside the weights."""
-        matches = ((_PART.fullmatch(name), name) for name in sorted(self.names))
+        matches = ((HF_PART.fullmatch(name), name) for name in sorted(self.names))
         return [
             (next(filter(None, match.groups())) + ".", self.path / name)
             for match, name in matches

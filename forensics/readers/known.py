@@ -23,6 +23,7 @@ from . import (
     megatron,
     safetensors_file,
     safetensors_shards,
+    sealed_files,
     torch_legacy,
     torch_zip,
 )
@@ -52,6 +53,7 @@ def _bounded(call: Callable[[Checkpoint], _Found]) -> Callable[[Checkpoint], _Fo
 
 READERS: Final[tuple[Reader, ...]] = (
     guard_archive.READER,
+    sealed_files.READER,  # its seals say which folders are checkpoints
     hf_trainer.READER,  # its folders may have one of DeepSpeed in them
     dcp.READER,  # torchtitan's folders, and Megatron's newer ones
     dcp_hf.READER,

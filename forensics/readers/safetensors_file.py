@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from sdc_guard.archive.safetensors_header import Header, read_header
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
@@ -13,7 +14,6 @@ from .findings import Findings
 from .hf_layout import is_trainer_folder
 from .listing import is_file, is_folder, names_in
 from .reader import Reader
-from .safetensors_header import Header, read_header
 from .safetensors_index import sets_in
 from .safetensors_tensors import aliases, check_tensors, step, tensors, texts
 

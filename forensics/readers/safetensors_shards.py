@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from sdc_guard.archive.safetensors_header import read_header
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
@@ -12,7 +13,6 @@ from ..content import Content, Integrity, StoredTensor
 from .hf_layout import is_trainer_folder
 from .listing import is_file, is_folder, names_in
 from .reader import Reader
-from .safetensors_header import read_header
 from .safetensors_index import ShardSet, sets_in
 from .safetensors_tensors import aliases, check_tensors, tensors, texts
 from .shard_agreement import describe_set, headers_of, step_of

@@ -13,24 +13,16 @@ import torch
 
 from sdc_guard.archive.regular_file import open_regular, open_unbuffered
 from sdc_guard.archive.reused_buffers import reused_buffer
+from sdc_guard.archive.safetensors_forms import torch_form
+from sdc_guard.archive.safetensors_header import Entry, Header
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..content import Integrity, StoredTensor
 from ..locations import is_local
 from .findings import as_step
-from .safetensors_header import Entry, Header
 
 _STEPS: Final = ("step", "global_step")
 _NO_ALIAS: Final = frozenset({*_STEPS, "format"})
-
-_TORCH: Final = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16",
-    "U32": "uint32", "I32": "int32", "U64": "uint64", "I64": "int64",
-    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F4": "float4_e2m1fn_x2",
-}  # fmt: skip
 
 
 def tensors(path: Path, header: Header) -> dict[str, StoredTensor]:
@@ -44,20 +36,9 @@ def tensors(path: Path, header: Header) -> dict[str, StoredTensor]:
 
 
 def _stored(path: Path, start: int, entry: Entry) -> StoredTensor:
-    dtype, shape = _form(entry)
+    dtype, shape = torch_form(entry)
     read = partial(_read, path, start + entry.begin, entry, dtype, shape)
     return StoredTensor(dtype, shape, (path,), read)
-
-
-def _form(entry: Entry) -> tuple[torch.dtype, tuple[int, ...]]:
-    dtype = vars(torch).get(_TORCH.get(entry.dtype, ""))
-    shape = entry.shape
-    if entry.dtype == "F4" and shape:
-        dtype = dtype if shape[-1] % 2 == 0 else None
-        shape = (*shape[:-1], shape[-1] // 2)
-    if not isinstance(dtype, torch.dtype):
-        return torch.uint8, (entry.end - entry.begin,)
-    return dtype, shape
 
 
 def _read(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from sdc_guard.archive.safetensors_header import Header, read_header
 from sdc_guard.errors import CheckpointUnreadable
 from sdc_guard.shown import shown
 
 from .findings import Findings
 from .safetensors_file import told
-from .safetensors_header import Header, read_header
 from .safetensors_index import ShardSet
 from .safetensors_tensors import step
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from sdc_guard.archive.foreign_file import ENOUGH, lfs_pointer
 from sdc_guard.archive.regular_file import read_regular
 
-from .foreign_file import ENOUGH, lfs_pointer
 from .listing import is_file
 
 _LARGEST: Final = 1 << 29  # bytes of a document that is read as a whole

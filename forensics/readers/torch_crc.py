@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from sdc_guard.archive.extent import Repeats, extent
 from sdc_guard.archive.inert_pickle import StoredTensor as Described
+from sdc_guard.archive.inventory import Inventory
 from sdc_guard.archive.torch_records import TorchRecords
 
 from ..content import Integrity
-from .extent import Repeats, extent
-from .inventory import Inventory
 
 _FEW_BYTES: Final = 8 * 2**20  # are summed faster without threads
 _MOST_THREADS: Final = 4  # as many chunks are in memory

@@ -15,6 +15,7 @@ from typing import IO, Any, Final
 
 import torch
 
+from sdc_guard.archive.extent import Repeats, extent, read_extent
 from sdc_guard.archive.inert_pickle import MOST_BYTES, InertUnpickler, Storage, storage_key
 from sdc_guard.archive.inert_pickle import StoredTensor as Described
 from sdc_guard.archive.regular_file import open_regular, open_unbuffered
@@ -25,7 +26,6 @@ from sdc_guard.errors import CheckpointUnreadable
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
 from .described import content_of, described, take_stock
-from .extent import Repeats, extent, read_extent
 from .reader import Reader
 
 FORMAT: Final = "torch-legacy"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from sdc_guard.archive.foreign_file import ENOUGH, lfs_pointer
 from sdc_guard.archive.regular_file import open_regular
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..content import Content, Integrity
-from .foreign_file import ENOUGH, lfs_pointer
 from .listing import is_file
 from .torch_zip import check_file, open_any
 

@@ -15,7 +15,9 @@ from typing import Final
 
 import torch
 
+from sdc_guard.archive.extent import read_extent
 from sdc_guard.archive.inert_pickle import StoredTensor as Described
+from sdc_guard.archive.inventory import Inventory
 from sdc_guard.archive.torch_damage import LEGACY, ZIP, head_of, pointer_in
 from sdc_guard.archive.torch_records import NEXT_STEP, TorchRecords, torch_records, torch_structure
 from sdc_guard.errors import CheckpointUnreadable
@@ -24,8 +26,6 @@ from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
 from . import torch_legacy
 from .described import content_of, described, take_stock
-from .extent import read_extent
-from .inventory import Inventory
 from .reader import Reader
 from .torch_crc import check_records
 

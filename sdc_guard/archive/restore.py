@@ -18,6 +18,7 @@ from ..errors import (
 from ..store.lineage import lineage
 from ..store.run_file import RunFile
 from .compare import check_bytes, compare_tensors
+from .confirmations import read_confirmations, settled
 from .convictions import attempts_of, doubts, read_convictions
 from .manifest import FILE, Manifest
 from .save import tensors_in
@@ -50,9 +51,10 @@ def checkpoints(archive: Path) -> list[Found]:
     """
     found = []
     convictions, attempts = read_convictions(archive), attempts_of(archive)
+    confirmations = read_confirmations(archive)
     for folder in archive.glob("step=*"):
         try:
-            manifest = Manifest.read(folder)
+            manifest = settled(folder, Manifest.read(folder), confirmations)
         except CheckpointUnreadable:
             continue
         against = doubts(folder, manifest, convictions, attempts)
@@ -84,7 +86,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         folder = folder.parent
     if not (folder / FILE).is_file() and folder.is_dir():
         folder = _newest_clean(folder)
-    manifest = Manifest.read(folder)
+    manifest = settled(folder, Manifest.read(folder), read_confirmations(folder.parent))
     against = doubts(folder, manifest, read_convictions(folder.parent), attempts_of(folder.parent))
     if manifest.status != "clean" or against:
         _log.warning(
@@ -108,6 +110,15 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             next_step="load an older clean checkpoint",
         )
     return payload
+
+
+def load_payload(folder: Path) -> dict[str, Any]:
+    """What a checkpoint's file holds, without comparing it; tensors on the CPU.
+
+    Raises:
+        CheckpointUnreadable: missing, truncated or not a checkpoint.
+    """
+    return _load(folder / Manifest.read(folder).file)
 
 
 def _load(path: Path) -> dict[str, Any]:

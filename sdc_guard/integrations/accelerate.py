@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from ..errors import UsageError
 from ..guard import Guard
+from .replaced import Replaced
 
 try:
     from accelerate import Accelerator
@@ -25,6 +27,7 @@ def guard_for(
     optimizer: torch.optim.Optimizer,
     *,
     run: str | Path,
+    seal_checkpoints: bool = True,
     **options: Any,
 ) -> Guard:
     """Make a guard for a prepared model and optimizer.
@@ -38,6 +41,8 @@ def guard_for(
         model: as returned by `accelerator.prepare`, or the bare model.
         optimizer: likewise.
         run: the run's folder.
+        seal_checkpoints: whether the folders of `accelerator.save_state` are sealed when they are
+            written, by rank 0, until the guard is closed; see Guard.seal.
         options: further arguments of Guard.
 
     Raises:
@@ -45,7 +50,35 @@ def guard_for(
     """
     scaler = {} if accelerator.scaler is None else {"scaler": accelerator.scaler}
     bare = accelerator.unwrap_model(model, keep_torch_compile=False)
-    return Guard(bare, unwrapped_optimizer(optimizer), run=run, **{**scaler, **options})
+    guard = Guard(bare, unwrapped_optimizer(optimizer), run=run, **{**scaler, **options})
+    if seal_checkpoints:
+        _Sealing.of(accelerator).guard = guard
+    return guard
+
+
+class _Sealing:
+    """Seals what an accelerator saves; one for each, with the newest of its guards.
+
+    Attributes:
+        guard: that seals.
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.guard: Guard | None = None
+        self._replaced = Replaced(accelerator, "save_state", self._save_state)
+
+    @classmethod
+    def of(cls, accelerator: Accelerator) -> _Sealing:
+        """That of an accelerator, made if there is none."""
+        around = getattr(vars(accelerator).get("save_state"), "func", None)
+        known = getattr(around, "__self__", None)
+        return known if isinstance(known, cls) else cls(accelerator)
+
+    def _save_state(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
+        folder = inner(*args, **kwargs)
+        if self.guard is not None and isinstance(folder, str | os.PathLike):
+            self.guard.seal(os.fspath(folder), self.guard.step - 1)
+        return folder
 
 
 def unwrapped_optimizer(optimizer: Any) -> torch.optim.Optimizer:

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from ..guard import Guard
+from .replaced import Replaced
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
@@ -38,17 +39,26 @@ class SdcGuardCallback(TrainerCallback):
 
     Args:
         run: the run's folder; by default `sdc_guard` in the Trainer's output folder.
+        seal_checkpoints: whether each `checkpoint-N` is sealed when it is written, by rank 0; see
+            Guard.seal.
         guard_options: further arguments of Guard: policy, on_alert, shadow and so on.
 
     Attributes:
         guard: the Guard of the training under way or, after its end, of the last one.
     """
 
-    def __init__(self, run: str | Path | None = None, **guard_options: Any) -> None:
+    def __init__(
+        self,
+        run: str | Path | None = None,
+        *,
+        seal_checkpoints: bool = True,
+        **guard_options: Any,
+    ) -> None:
         self.guard: Guard | None = None
+        self._seals = seal_checkpoints
         self._run = run
         self._options = guard_options
-        self._replaced: list[_Replaced] = []
+        self._replaced: list[Replaced] = []
         self._trainings = 0
 
     def on_train_begin(
@@ -76,9 +86,18 @@ class SdcGuardCallback(TrainerCallback):
             return
         self._trainings += 1
         step = functools.partial(self._training_step, self._trainings)
-        self._replaced = [_Replaced(trainer, "training_step", step)]
+        self._replaced = [Replaced(trainer, "training_step", step)]
         if hasattr(trainer, "_run_epoch"):
-            self._replaced.append(_Replaced(trainer, "_run_epoch", self._run_epoch))
+            self._replaced.append(Replaced(trainer, "_run_epoch", self._run_epoch))
+
+    def on_save(
+        self, args: Arguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Seal the checkpoint: all of it is written by now."""
+        if not self._seals or self.guard is None:
+            return
+        folder = _output_folder(args, self._replaced) / f"checkpoint-{state.global_step}"
+        self.guard.seal(folder, state.global_step)
 
     def on_train_end(
         self, args: Arguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -127,31 +146,12 @@ class SdcGuardCallback(TrainerCallback):
         return {**vars(self), "guard": None, "_replaced": []}
 
 
-class _Replaced:
-    """A method replaced on one object, until `undo`.
-
-    Args:
-        owner: the object. Its class and other objects of it stay as they are.
-        name: of the method.
-        around: called in its place, with the method itself as the first argument.
-    """
-
-    def __init__(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        self.owner = owner
-        self._name = name
-        self._before = vars(owner).get(name)
-        # a partial of two bound methods, because that can be copied and pickled with its owner
-        self._mine = functools.partial(around, getattr(owner, name))
-        setattr(owner, name, self._mine)
-
-    def undo(self) -> None:
-        """Put the method back, unless somebody else has replaced it since."""
-        if vars(self.owner).get(self._name) is not self._mine:
-            return
-        if self._before is None:
-            delattr(self.owner, self._name)
-        else:
-            setattr(self.owner, self._name, self._before)
+def _output_folder(args: Arguments, replaced: list[Replaced]) -> Path:
+    """Where the Trainer writes its checkpoints: a folder of its own for each trial of a search."""
+    trainer = replaced[0].owner if replaced else None
+    of_trial = getattr(trainer, "_get_output_dir", None)
+    trial = getattr(trainer, "_trial", None)
+    return Path(args.output_dir if of_trial is None or trial is None else of_trial(trial=trial))
 
 
 def _scaler(optimizer: Any) -> dict[str, Any]:

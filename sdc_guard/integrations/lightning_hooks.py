@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..guard import Guard
+from .replaced import Replaced
 
 _log = logging.getLogger("sdc_guard")
 
@@ -34,14 +35,20 @@ class GuardHooks:
 
     Args:
         run: the run's folder. It has no default: Lightning's own folders are new at each resume.
+        seal_checkpoints: whether each checkpoint is sealed when it is written, by rank 0; see
+            Guard.seal. Not with several optimizers, nor where it is written beside the training.
         guard_options: further arguments of Guard: policy, on_alert, shadow and so on.
 
     Attributes:
         guards: one Guard for each optimizer, of the training under way or of the last one.
     """
 
-    def __init__(self, run: str | Path, **guard_options: Any) -> None:
+    def __init__(
+        self, run: str | Path, *, seal_checkpoints: bool = True, **guard_options: Any
+    ) -> None:
         super().__init__()
+        self._seals = seal_checkpoints
+        self._replaced: Replaced | None = None
         self.guards: list[Guard] = []
         self._run = Path(run)
         self._options = guard_options
@@ -68,6 +75,7 @@ class GuardHooks:
             options = {"first_step": done[number] + 1, **scaler, **self._options}
             self.guards.append(Guard(pl_module, optimizer, run=run, **options))
         self._ahead = self.guards[0].step - trainer.global_step if len(optimizers) == 1 else None
+        self._seal_what_is_saved(trainer)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
@@ -118,6 +126,27 @@ class GuardHooks:
         """Take what `state_dict` gave."""
         self._counted = list(state_dict["steps"])
 
+    def _seal_what_is_saved(self, trainer: Any) -> None:
+        """Be told of each checkpoint: of a callback for them nobody is, before 2.6 at least."""
+        if self._replaced is not None:
+            self._replaced.undo()
+            self._replaced = None
+        if not self._seals or len(self.guards) != 1:
+            return
+        if "Async" in type(trainer.strategy.checkpoint_io).__name__:
+            _log.warning(
+                "SDC Guard: checkpoints are written beside the training, and not sealed: call "
+                "Guard.seal when one is complete"
+            )
+            return
+        self._replaced = Replaced(trainer, "save_checkpoint", self._save_checkpoint)
+
+    def _save_checkpoint(self, inner: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        saved = inner(filepath, *args, **kwargs)
+        if "://" not in str(filepath):
+            self.guards[0].seal(str(filepath), self.guards[0].step - 1)
+        return saved
+
     def _steps_done(self, trainer: Any) -> list[int]:
         """Steps that each optimizer has behind it."""
         if len(trainer.optimizers) == 1:
@@ -148,6 +177,9 @@ class GuardHooks:
 
     def _close(self) -> None:
         self._batch, self._losses = None, []
+        if self._replaced is not None:
+            self._replaced.undo()
+            self._replaced = None
         for guard in self.guards:
             guard.close()
         if len(self.guards) > 1:
@@ -155,4 +187,11 @@ class GuardHooks:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the guards: a copy, in another process perhaps, records nothing by itself."""
-        return {**vars(self), "guards": [], "_scaler": None, "_batch": None, "_losses": []}
+        return {
+            **vars(self),
+            "guards": [],
+            "_scaler": None,
+            "_batch": None,
+            "_losses": [],
+            "_replaced": None,
+        }

@@ -157,7 +157,7 @@ def test_setups_accelerate_example_of_the_documents(
     run = tmp_path / "runs" / "pretrain"
     assert rows(run, "step, accumulation") == [(step, 2) for step in (1, 2, 3, 4)]
     assert {path.name for path in (tmp_path / "runs" / "pretrain-state").iterdir()} == {
-        "step=2", "step=4",
+        "step=2", "step=2.sdc-seal.json", "step=4", "step=4.sdc-seal.json",
     }  # fmt: skip
     assert all(math.isfinite(loss) for (loss,) in rows(run, "loss"))
 

@@ -262,4 +262,5 @@ def test_setups_trainer_example_of_the_documents(
     steps = [step for (step,) in rows(tmp_path / "output" / "sdc_guard", "step")]
     assert steps == [1, 2, 3, 4, 5, 6]
     saved = {path.name for path in (tmp_path / "output").glob("checkpoint-*")}
-    assert saved == {f"checkpoint-{step}" for step in steps[1::2]}
+    names = {f"checkpoint-{step}" for step in steps[1::2]}
+    assert saved == names | {f"{name}.sdc-seal.json" for name in names}

@@ -17,11 +17,11 @@ from forensics.content import Content, StoredTensor
 from forensics.diff_order import by_unusual
 from forensics.index import index
 from forensics.jumps import jumps_of
-from forensics.nonfinite import NonFinite, nonfinite
 from forensics.oracles.integrity import IntegrityOracle
 from forensics.sealing import sealed
 from forensics.state_kinds import FIRST, OTHER, PARAMETERS, SECOND, kind_of
 from forensics.three_checkpoints import FILE_BAD, NOTHING, WITHIN_THE_RUN, three_way
+from sdc_guard.archive.nonfinite import NonFinite, nonfinite
 
 
 def content(**tensors: torch.Tensor) -> Content:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from dcp_directories import flat, saved, training
 
-from forensics.readers import dcp_metadata
-from forensics.readers.dcp_layout import known_layout
-from forensics.readers.dcp_metadata import FILE, read_metadata
-from forensics.readers.dcp_pickle import load_metadata
+from sdc_guard.archive.dcp import dcp_metadata
+from sdc_guard.archive.dcp.dcp_layout import known_layout
+from sdc_guard.archive.dcp.dcp_metadata import FILE, read_metadata
+from sdc_guard.archive.dcp.dcp_pickle import load_metadata
 from sdc_guard.errors import CheckpointUnreadable
 
 KEY = b"\x8c\x0cstorage_meta"
@@ -61,7 +61,7 @@ def test_another_save_of_the_layout_is_the_same_read_as_a_whole(
 
 def get(content: bytes, wanted: Callable[[Any], bool]) -> bytes:
     """The operation that pushes the first thing that was remembered and is wanted."""
-    from forensics.readers.dcp_pickle import MetadataUnpickler
+    from sdc_guard.archive.dcp.dcp_pickle import MetadataUnpickler
 
     machine = MetadataUnpickler(content)
     machine.load()

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from forensics.checkpoint import Checkpoint
 from forensics.content import Integrity
-from forensics.readers.boxes import cover_fault
 from forensics.readers.dcp import READER
 from forensics.readers.dcp_shards import GRANULARITY
+from sdc_guard.archive.dcp.boxes import cover_fault
 from sdc_guard.errors import CheckpointUnreadable
 
 SHARD = "__0_0.distcp"

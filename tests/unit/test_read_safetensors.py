@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file, save_model
 
 from forensics.readers.findings import Findings
 from forensics.readers.safetensors_file import READER
-from forensics.readers.safetensors_header import BITS
+from sdc_guard.archive.safetensors_header import BITS
 from sdc_guard.errors import CheckpointUnreadable
 
 EIGHT = b"\0\0\x80?\0\0\0@"
@@ -284,7 +284,7 @@ def test_a_file_that_may_not_be_read(good: Path, monkeypatch: pytest.MonkeyPatch
     def refused(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    name = "forensics.readers.safetensors_header.open_regular"
+    name = "sdc_guard.archive.safetensors_header.open_regular"
     monkeypatch.setattr(name, refused)  # root may read every file
     assert only(READER, good).reasons == ("cannot be read: Permission denied",)
 

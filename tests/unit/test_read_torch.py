@@ -17,8 +17,8 @@ from forensics.content import Content, StoredTensor
 from forensics.index import index
 from forensics.oracles.integrity import IntegrityOracle
 from forensics.readers import torch_legacy, torch_zip
-from forensics.readers.inventory import inventory
 from forensics.readers.known import reader_of
+from sdc_guard.archive.inventory import inventory
 from sdc_guard.archive.save import tensors_in
 from sdc_guard.digest.reference import words
 from sdc_guard.errors import CheckpointUnreadable

@@ -14,6 +14,7 @@ from ...errors import ArchiveIncomplete, CheckpointUnreadable, SdcGuardError
 from ...store.lineage import lineage
 from ...store.run_file import Attempt, RunFile
 from .. import convictions
+from ..confirmations import Confirmation, read_confirmations, settled
 from ..manifest import FILE, Manifest
 from ..save import LATEST
 from .pins import read_pins
@@ -46,6 +47,7 @@ class Inventory:
                 next_step="checkpoints that other code saved are not deleted",
             )
         self._read: dict[tuple[str, tuple[int, int, int]], Manifest] = {}
+        self._confirmed: list[Confirmation] = []
 
     def look(self, now: float) -> Archive:
         """The archive as it is.
@@ -57,6 +59,7 @@ class Inventory:
         attempts = RunFile.read(self.run).attempts
         spans = lineage(attempts)
         known = convictions.read_convictions(self.archive)
+        self._confirmed = read_confirmations(self.archive)
         stored = tuple(
             self._stored(folder, attempts, spans, known)
             for folder in sorted(self.archive.iterdir())
@@ -93,7 +96,7 @@ class Inventory:
         step = int(named[1]) if named else 0
         try:
             identity = identity_of(folder)
-            manifest = self._manifest(folder, identity)
+            manifest = settled(folder, self._manifest(folder, identity), self._confirmed)
             size = _size(folder, manifest)
         except CheckpointUnreadable as error:
             return Stored(folder.name, step, unknown=error.what)

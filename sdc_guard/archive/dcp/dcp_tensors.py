@@ -9,11 +9,10 @@ from pathlib import Path
 
 import torch
 
-from sdc_guard.archive.inert_pickle import Inert, InertUnpickler
-from sdc_guard.archive.inert_pickle import StoredTensor as Stub
-from sdc_guard.errors import CheckpointUnreadable
-
+from ...errors import CheckpointUnreadable
 from ..content import StoredTensor
+from ..inert_pickle import Inert, InertUnpickler
+from ..inert_pickle import StoredTensor as Stub
 from .assembled import Part, assembled
 from .boxes import cover_fault
 from .dcp_metadata import NEXT_STEP, Chunk, Place, TensorItem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sdc_guard.archive.inert_pickle import InertUnpickler
+from ..inert_pickle import InertUnpickler
 
 _MOST_OPERATIONS: Final = 200_000_000  # a chunk takes 45: 4 million chunks, in some minutes
 

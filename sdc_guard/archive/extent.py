@@ -9,8 +9,8 @@ from typing import Final
 
 import torch
 
-from sdc_guard.archive.inert_pickle import StoredTensor
-from sdc_guard.archive.torch_file import rebuild
+from .inert_pickle import StoredTensor
+from .torch_file import rebuild
 
 # A view may repeat what is stored (`expand`). A file that claims far more than it holds would
 # fill the memory of whoever copies the tensor.

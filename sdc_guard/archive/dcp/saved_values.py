@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from sdc_guard.archive.inert_pickle import Inert, InertUnpickler, StoredTensor
-from sdc_guard.shown import shown
+from ...shown import shown
+from ..inert_pickle import Inert, InertUnpickler, StoredTensor
 
 _MOST = 10_000  # values of one structure that are listed
 _DEEPEST = 100

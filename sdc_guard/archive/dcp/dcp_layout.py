@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from sdc_guard.archive.inert_pickle import Inert
-
+from ..inert_pickle import Inert
 from .dcp_pickle import MetadataEntry, MetadataUnpickler
 
 _END: Final = b"\x8c\x0cstorage_meta"  # the key of what differs

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from sdc_guard.archive.inert_pickle import Inert
-from sdc_guard.shown import shown
-
+from ...shown import shown
+from ..inert_pickle import Inert
 from .dcp_pickle import IndexEntry, PropertiesEntry, TensorEntry
 
 _KNOWN: Final = ("state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version")

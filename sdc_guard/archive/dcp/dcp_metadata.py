@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from sdc_guard.archive.regular_file import read_regular
-from sdc_guard.errors import CheckpointUnreadable
-
+from ...errors import CheckpointUnreadable
+from ..foreign_file import lfs_pointer
+from ..regular_file import read_regular
 from .dcp_layout import known_layout
 from .dcp_names import contradiction
 from .dcp_pickle import (
@@ -29,7 +29,6 @@ from .dcp_pickle import (
     TensorEntry,
     load_metadata,
 )
-from .foreign_file import lfs_pointer
 
 FILE = ".metadata"
 LONGEST = 1 << 30  # bytes of the file; 10 million chunks take 600 MB

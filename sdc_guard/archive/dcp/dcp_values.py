@@ -9,10 +9,9 @@ from pathlib import Path
 
 import torch
 
-from sdc_guard.archive.inert_pickle import StoredTensor as Stub
-from sdc_guard.errors import CheckpointUnreadable
-
+from ...errors import CheckpointUnreadable
 from ..content import StoredTensor
+from ..inert_pickle import StoredTensor as Stub
 from .dcp_metadata import DcpMetadata
 from .dcp_tensors import source, stored_tensor
 from .saved_values import Values, load_values

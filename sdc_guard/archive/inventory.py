@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import torch
 
-from sdc_guard.archive.inert_pickle import Inert, Storage, StoredTensor
-from sdc_guard.archive.walk import leaves
+from .inert_pickle import Inert, Storage, StoredTensor
+from .walk import leaves
 
 _REBUILT: Final = "torch._utils._rebuild_"  # and quantized, sparse, meta ...
 

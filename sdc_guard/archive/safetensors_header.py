@@ -17,11 +17,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sdc_guard.archive.regular_file import open_regular
-from sdc_guard.errors import CheckpointUnreadable
-from sdc_guard.shown import shown
-
+from ..errors import CheckpointUnreadable
+from ..shown import shown
 from .foreign_file import ENOUGH, lfs_pointer, other_kind
+from .regular_file import open_regular
 
 _LENGTH: Final = 8  # bytes of the number that the file begins with
 _LONGEST: Final = 100_000_000  # bytes of a header that the library takes

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from sdc_guard.inject.formats import FORMATS
+from ..inject.formats import FORMATS
 
 _PIECE: Final = 1 << 20  # elements at a time
 

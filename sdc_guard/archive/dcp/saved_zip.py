@@ -13,12 +13,11 @@ from typing import BinaryIO, cast
 
 import torch
 
-from sdc_guard.archive.inert_pickle import StoredTensor
-from sdc_guard.archive.regular_file import open_unbuffered
-from sdc_guard.archive.reused_buffers import PIECE, fresh_buffer, reused_buffer
-from sdc_guard.digest.crc32 import crc32
-
-from .extent import Repeats, extent, read_extent
+from ...digest.crc32 import crc32
+from ..extent import Repeats, extent, read_extent
+from ..inert_pickle import StoredTensor
+from ..regular_file import open_unbuffered
+from ..reused_buffers import PIECE, fresh_buffer, reused_buffer
 
 _STRUCTURE = "data.pkl"
 _NAME_LENGTHS = slice(26, 30)  # of a zip file's local header: of the name, of what follows it

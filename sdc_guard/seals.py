@@ -1,0 +1,285 @@
+"""Sealing checkpoints that the script wrote by itself, beside the training."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from .archive.sealing.judged import Key, Left
+from .archive.sealing.listed import Listed, list_sealed
+from .archive.sealing.make import Expected, sealed_checkpoint
+from .archive.sealing.seal_file import Seal, seal_of
+from .attempt import Place
+from .collector import Collector
+from .counter_alerts import counter_digest
+from .detect.counters import KIND as COUNTER
+from .digest import Digest
+from .errors import SdcGuardError
+from .recorder import Recorder
+from .sealed_steps import left_at, step_that_left
+from .store.run_file import Layer
+from .store.writer import Writer
+
+_log = logging.getLogger("sdc_guard")
+_PATIENCE: Final = 300.0  # seconds; a disk that hangs must not keep the script from its end
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What came of sealing one checkpoint: a seal, or why there is none."""
+
+    path: Path
+    step: int
+    seal: Seal | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One checkpoint to be sealed.
+
+    Attributes:
+        path: of it.
+        expected: what it should hold.
+        number: of the call; the newest of a path counts.
+        late: whether the trace is to be asked what the step left.
+        ended: set when it is done.
+        waited: whether the training waits for it.
+    """
+
+    path: Path
+    expected: Expected
+    number: int
+    late: bool
+    ended: threading.Event
+    waited: bool
+
+
+class Seals:
+    """Seals for one guard; files are read and hashed by a thread of its own.
+
+    Args:
+        run: the run's folder.
+        recorder: knows the digests and the incidents.
+        writer: of the trace.
+        warn: whether to log why a checkpoint is suspect.
+    """
+
+    def __init__(self, run: Path, recorder: Recorder, writer: Writer, *, warn: bool) -> None:
+        self._run, self._recorder, self._writer = run, recorder, writer
+        self._warn = warn
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._done: deque[_Done] = deque()
+        self._calls: dict[Path, int] = {}  # the newest of each path
+        self._newest: Seal | None = None
+        self._thread: threading.Thread | None = None
+        self._told: set[str] = set()
+        self._sealed_here: list[Path] = []
+
+    def seal(
+        self,
+        path: Path,
+        step: int,
+        place: Place,
+        collector: Collector,
+        newest: int | None,
+        *,
+        wait: bool,
+    ) -> Seal | None:
+        """Seal what `Guard.seal` is given; what waits on disk is done later unless `wait`.
+
+        Args:
+            path: of the checkpoint, absolute.
+            step: the script's number of the step.
+            place: of this process.
+            collector: of the state's tensors.
+            newest: the guard's own number of the newest step, None before the first.
+        """
+        number = self._calls[path] = self._calls.get(path, 0) + 1
+        seal_of(path).unlink(missing_ok=True)  # of what was there before under this name
+        expected = self._expected(step, place, collector, newest)
+        late = newest is not None and step < newest
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="sdc-guard-seals", daemon=True)
+            self._thread.start()
+        job = _Job(path, expected, number, late, threading.Event(), wait)
+        self._jobs.put(job)
+        if not wait:
+            return None
+        job.ended.wait()
+        seal = self._newest
+        self.collect()
+        return seal
+
+    def collect(self) -> None:
+        """Record what is done by now; in the training's thread, which alone writes rows."""
+        while self._done:
+            self._record(self._done.popleft())
+
+    def close(self) -> None:
+        """Wait for what is under way, and record it."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(_PATIENCE)
+            if self._thread.is_alive():
+                self._tell(f"checkpoints are not sealed: the disk is stuck for {_PATIENCE:g} s")
+            self._thread = None
+        self.collect()
+
+    def _expected(
+        self, step: int, place: Place, collector: Collector, newest: int | None
+    ) -> Expected:
+        doubts, unproven = [], []
+        left: dict[Key, Left] = {}
+        if newest is None:
+            unproven.append("no step was recorded before this checkpoint")
+        elif step > newest:
+            doubts.append(
+                f"labelled step {step}, but the trace is at step {newest}: "
+                f"give Guard(first_step=...) {step - newest:+d}"
+            )
+        elif step == newest:
+            self._complete_digests(collector, newest)
+            left, unproven = self._left(place, collector)
+            if not left:
+                doubts.append("the state is not the one that the last step left: not in the trace")
+        incident = self._recorder.incidents.open
+        if incident is not None and incident.opened <= step:
+            doubts.append(f"incident open since step {incident.opened}: {incident.first}")
+        return Expected(place.attempt, step, left, tuple(doubts), tuple(unproven))
+
+    def _complete_digests(self, collector: Collector, newest: int) -> None:
+        """Digest what the budget left out, so that every saved byte has its digest."""
+        if not collector.digests_all:
+            rest = collector.missing_from(set(self._recorder.recorded()))
+            self._recorder.state_at_rest(newest, rest.keys, rest.rows.cpu())
+
+    def _left(self, place: Place, collector: Collector) -> tuple[dict[Key, Left], list[str]]:
+        """What the newest step left, and which of it is no whole tensor."""
+        recorded = self._recorder.recorded()
+        if not recorded:
+            return {}, []
+        recorded |= {
+            (COUNTER, number): counter_digest(bits)
+            for number, (_, bits) in collector.counters.left().items()
+        }
+        layers = {layer.id: layer for layer, _ in place.parameters}
+        layers |= {buffer.layer.id: buffer.layer for buffer in place.buffers}
+        held = collector.state.sizes()
+        sizes = {key: size for key, size in held.items() if key[0] == "param"}
+        trained = {number for number, _, _ in collector.state.owned}
+        left: dict[Key, Left] = {}
+        shards = 0
+        for (kind, number), digest in recorded.items():
+            layer = layers.get(number)
+            if layer is None:
+                continue
+            if number in collector.state.offsets or _is_part(layer, sizes.get(("param", number))):
+                shards += 1
+                continue
+            left[kind, layer.name] = _left_of(kind, layer, digest, number in trained)
+        what = f"{shards} tensors are one rank's shards, and not compared"
+        return left, [what] if shards else []
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._newest = None
+            if self._is_newest(job):
+                done = self._sealed(job)
+                if self._is_newest(job):
+                    self._newest = done.seal
+                    self._done.append(done)
+                else:  # it may be of files that were written over, and the next one is waiting
+                    with contextlib.suppress(OSError):
+                        seal_of(job.path).unlink(missing_ok=True)
+            job.ended.set()
+
+    def _is_newest(self, job: _Job) -> bool:
+        return self._calls[job.path] == job.number
+
+    def _sealed(self, job: _Job) -> _Done:
+        path, expected = job.path, job.expected
+        try:
+            if not path.exists():
+                return _Done(path, expected.step, None, "no such file or folder")
+            if not self._writer.flush(10.0):
+                unsaved = "the trace of this step is not on disk"
+                expected = replace(expected, doubts=(*expected.doubts, unsaved))
+            if job.late:
+                expected = self._from_trace(expected)
+
+            def whose(digests: Mapping[Key, Digest]) -> int | None:
+                return step_that_left(
+                    self._run, digests, expected.step, self._writer, patient=not job.waited
+                )
+
+            seal = sealed_checkpoint(path, expected, whose)
+            list_sealed(self._run, Listed(path, expected.step, expected.attempt))
+            self._forget_deleted(path)
+        except SdcGuardError as error:
+            return _Done(path, expected.step, None, error.what)
+        except Exception as error:  # noqa: BLE001 - because a thread's error would be lost, and the training goes on
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            return _Done(path, expected.step, None, why)
+        return _Done(path, expected.step, seal)
+
+    def _forget_deleted(self, newest: Path) -> None:
+        """Remove our seals of checkpoints that were deleted: a new one may take such a name."""
+        self._sealed_here.append(newest)
+        for path in [one for one in self._sealed_here if not one.exists()]:
+            seal_of(path).unlink(missing_ok=True)
+            self._sealed_here.remove(path)
+
+    def _from_trace(self, expected: Expected) -> Expected:
+        left, unproven = left_at(self._run, expected.step, expected.attempt)
+        return replace(expected, left=left, unproven=(*expected.unproven, *unproven))
+
+    def _record(self, done: _Done) -> None:
+        place = os.path.relpath(done.path, self._run)
+        if done.seal is None or done.seal.guarded is None:
+            detail = {"path": place, "why": done.why}
+            self._recorder.event(done.step, "not sealed", json.dumps(detail))
+            self._tell(f"{done.path} is not sealed: {done.why}")
+            return
+        guarded = done.seal.guarded
+        reasons = "; ".join(guarded.reasons)
+        if guarded.status == "suspect" and self._warn:
+            _log.warning("SDC Guard: checkpoint of step %d is suspect: %s", done.step, reasons)
+        self._recorder.checkpoint(
+            done.step,
+            path=place,
+            format=done.seal.format,
+            bytes=done.seal.bytes,
+            status=guarded.status,
+            reason=reasons,
+        )
+
+    def _tell(self, line: str) -> None:
+        kind = line.rpartition(":")[2]
+        if kind not in self._told:
+            self._told.add(kind)
+            _log.warning("SDC Guard: %s; training goes on", line)
+
+
+def _left_of(kind: str, layer: Layer, digest: Digest, trained: bool) -> Left:
+    dtype = layer.dtype.removeprefix("torch.") if kind == "param" else ""
+    return Left(digest, tuple(layer.shape), dtype, trained)
+
+
+def _is_part(layer: Layer, size: int | None) -> bool:
+    """Whether this rank holds less of a parameter than all of it, by its bytes."""
+    dtype = getattr(torch, layer.dtype.removeprefix("torch."), None)
+    return (
+        size is not None and isinstance(dtype, torch.dtype) and size < layer.numel * dtype.itemsize
+    )
