@@ -15,7 +15,9 @@ from .attempt import Place
 from .collector import Collector
 from .counter_alerts import counter_digest
 from .detect.counters import KIND as COUNTER
+from .options import ArchiveFormat
 from .recorder import Recorder
+from .sharded_checkpoints import ShardedCheckpoints, Snapshot
 from .signals.finite import not_finite, not_finite_buffers
 from .store.writer import Writer
 
@@ -31,6 +33,7 @@ class Checkpoints:
         recorder: knows the digests and the incidents.
         writer: of the trace.
         warn: whether to log why a checkpoint is suspect.
+        archive_format: see `Guard`.
     """
 
     def __init__(
@@ -41,10 +44,12 @@ class Checkpoints:
         writer: Writer,
         *,
         warn: bool,
+        archive_format: ArchiveFormat = "auto",
     ) -> None:
         self._run, self._model = run, model
         self._recorder, self._writer = recorder, writer
-        self._warn = warn
+        self._warn, self._format = warn, archive_format
+        self._several: ShardedCheckpoints | None = None
 
     def save(
         self,
@@ -53,8 +58,10 @@ class Checkpoints:
         place: Place,
         collector: Collector,
         newest: int | None,
-    ) -> Path:
-        """Save what `Guard.checkpoint` is given; returns the folder.
+        *,
+        wait: bool = True,
+    ) -> Path | None:
+        """Save what `Guard.checkpoint` is given; returns the folder, if it is known by then.
 
         Args:
             objects: by name.
@@ -62,9 +69,11 @@ class Checkpoints:
             place: of this process, for the layers' names.
             collector: of the state's tensors.
             newest: the guard's own number of the newest step, None before the first.
+            wait: for files of several ranks to be written.
 
         Raises:
             OSError, RuntimeError: as the file system or torch.save gave it.
+            NotSaved: the ranks do not agree, or one of them could not write its part.
         """
         if newest is not None:
             self._complete_digests(collector, newest)
@@ -79,6 +88,14 @@ class Checkpoints:
         recorded = self._recorder.recorded() | {
             (COUNTER, n): counter_digest(bits) for n, (_, bits) in counters.items()
         }
+        if self._is_sharded(payload, place):
+            doubts = self._doubts(step, newest)
+            snapshot = Snapshot(payload, step, newest, collector.state, state, recorded, doubts)
+            return self._sharded(place).save(snapshot, place, wait=wait)
+        if not self._writer.flush(10.0):
+            doubts_of_disk = ["the trace of this step is not on disk"]
+        else:
+            doubts_of_disk = []
         expected = expected_digests(payload, state, recorded, place.layer_names)
         folder, manifest = save_checkpoint(
             self._run / "archive",
@@ -88,6 +105,7 @@ class Checkpoints:
             expected,
             [
                 *self._doubts(step, newest),
+                *doubts_of_disk,
                 *shards_in(payload),
                 *not_finite(collector.state, place.layer_names),
                 *not_finite_buffers(self._model),
@@ -96,6 +114,30 @@ class Checkpoints:
         )
         self._record(folder, manifest)
         return folder
+
+    def wait(self, timeout: float | None = None) -> Path | None:
+        """Wait for what is written in the background; the folder, if it was committed."""
+        return None if self._several is None else self._several.wait(timeout)
+
+    def close(self) -> None:
+        """Wait for what is written in the background, within bounds."""
+        if self._several is not None:
+            self._several.close()
+
+    def _is_sharded(self, payload: Mapping[str, Any], place: Place) -> bool:
+        if self._format != "auto":
+            return self._format == "dcp"
+        if bool(shards_in(payload)):
+            return True
+        # a guard on rank 0 alone saves alone
+        return place.world_size > 1 and place.ranks.connected and place.ranks.all_made_a_guard()
+
+    def _sharded(self, place: Place) -> ShardedCheckpoints:
+        if self._several is None:
+            self._several = ShardedCheckpoints(
+                self._run, self._model, self._recorder, self._writer, place.ranks, warn=self._warn
+            )
+        return self._several
 
     def _complete_digests(self, collector: Collector, newest: int) -> None:
         """Digest what the budget left out, so that every saved byte has its digest."""
@@ -114,8 +156,6 @@ class Checkpoints:
             )
         if newest is not None and not self._recorder.recorded():
             doubts.append("the state is not the one that the last step left: not in the trace")
-        if not self._writer.flush(10.0):
-            doubts.append("the trace of this step is not on disk")
         incident = self._recorder.incidents.open
         if incident is not None:
             doubts.append(f"incident open since step {incident.opened}: {incident.first}")

@@ -29,8 +29,10 @@ from .detect.sensor import FALSE_INCIDENTS
 from .inject.from_environment import injector_of_environment
 from .kept_evidence import room
 from .options import (
+    ArchiveFormat,
     Policy,
     check,
+    check_archive,
     check_cadences,
     check_functions,
     check_paths,
@@ -143,6 +145,10 @@ class Guard:
             a healthy run: its thresholds follow from that. Comparing ranks has the same budget for
             itself, and the shadow loss, a jump and a slow rise each, per evaluation. None for no
             statistical alerts; what is not finite is told all the same.
+        archive_format: of checkpoints. "torch" is one file of torch.save, written by each process
+            that calls checkpoint(); "dcp" is that of torch.distributed.checkpoint, to which every
+            rank writes its part. "auto" is "dcp" where several ranks have a guard, or tensors are
+            distributed ones, and "torch" otherwise.
 
     Of several ranks each makes its own guard, after init_process_group and with the same folder.
     Rank 0 starts the run; the others wait for it here, no longer than for a collective, and no
@@ -182,6 +188,7 @@ class Guard:
         probe_every: int | None = 500,
         sensor: SensorName = "double_centred",
         false_incidents: float | None = FALSE_INCIDENTS,
+        archive_format: ArchiveFormat = "auto",
     ) -> None:
         self._optimizers = listed(optimizer)
         check(policy, first_step, digest_budget, audit_rate)
@@ -193,6 +200,7 @@ class Guard:
             probe_every=probe_every,
         )
         check_sensor(sensor, false_incidents)
+        check_archive(archive_format)
         check_functions(shadow, on_alert=on_alert, audit=audit)
         check_paths(run=run, **({} if ledger is None else {"ledger": ledger}))
         check_switches(
@@ -249,7 +257,12 @@ class Guard:
             lambda *measured: self._checks.measured(*measured),
         )
         self._checkpoints = Checkpoints(
-            self.run, model, self._recorder, self._writer, warn=policy != "record"
+            self.run,
+            model,
+            self._recorder,
+            self._writer,
+            warn=policy != "record",
+            archive_format=archive_format,
         )
         self._scale = LossScale(scaler)
         gradients = GradientDigests() if digest_gradients else None
@@ -343,21 +356,31 @@ class Guard:
             self._checks.state_written()
             self._look_again()
 
-    def checkpoint(self, objects: Mapping[str, Any], step: int) -> Path | None:
+    def checkpoint(
+        self, objects: Mapping[str, Any], step: int, *, wait: bool = True
+    ) -> Path | None:
         """Save a checkpoint with its manifest under `run/archive`.
 
         It is clean only if its bytes, read back, have the digests that the trace recorded after
         this step, `step` is the step that the guard counts, no incident is open, and parameters,
         moments and buffers are finite.
 
+        Of several ranks every one calls it, at the same step, and writes its part (see
+        `archive_format`, and docs/archive.md). Ranks at different steps, or one that does not come
+        within a minute, are named, and nothing is written.
+
         Args:
             objects: name to an object with state_dict(), or to a value that torch.load accepts
                 with weights_only=True. "step" is added.
             step: number of the step whose result is saved.
+            wait: False to go on with the training once the state is copied to host memory, and
+                have it written in the background, in the format "dcp". Until that is done,
+                another call with wait=False is refused aloud; with wait=True it waits.
 
         Returns:
-            The checkpoint's folder, or None when it could not be written: that is logged, and
-            counted in `health`; the training goes on and the last checkpoint stays in place.
+            The checkpoint's folder, or None when it is not known yet or could not be written:
+            that is logged, recorded, and counted in `health`; the training goes on and the last
+            checkpoint stays in place.
         """
         if not self._mine():
             return None
@@ -365,8 +388,20 @@ class Guard:
             self._settle()
             self._drain(wait=True)
             newest = self._step - 1 if self._stepped else None
-            return self._checkpoints.save(objects, step, self._place, self._collector, newest)
+            place, collector = self._place, self._collector
+            return self._checkpoints.save(objects, step, place, collector, newest, wait=wait)
         return None
+
+    def checkpoint_written(self, timeout: float | None = None) -> Path | None:
+        """Wait for a checkpoint that is written in the background.
+
+        Args:
+            timeout: in seconds; None for as long as its own limit, half an hour.
+
+        Returns:
+            Its folder; None if there was none, it failed, or the time ran out.
+        """
+        return self._checkpoints.wait(timeout) if self._mine() else None
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until all evidence so far is on disk; False when the disk refuses it."""
@@ -398,6 +433,7 @@ class Guard:
         if self._place.owner != os.getpid():
             return
         with self._safely("closing"):
+            self._checkpoints.close()
             self._drain(wait=True)
             if (watched := self._collector.watched) is not None:
                 self._recorder.event(self._step, "overlap", json.dumps({"watched": watched}))

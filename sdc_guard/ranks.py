@@ -113,6 +113,13 @@ class Ranks:
                 next_step="give every rank's Guard the same policy",
             )
 
+    def all_made_a_guard(self) -> bool:
+        """Whether every rank has made its guard by now; no collective."""
+        if self._store is None:
+            return self.world_size == 1
+        keys = [f"{self._key}/policy/{rank}" for rank in range(self.world_size)]
+        return bool(self._store.check(keys))
+
     def alerting(self, mine: bool) -> int | None:
         """The first rank that has an alert at this step, if any has; a collective.
 

@@ -44,7 +44,7 @@ def broken_hook_on_rank_1(here: Here) -> Told:
 
 
 def ddp_checkpoint_by_rank_0(here: Here) -> Told:
-    one = training(here)
+    one = training(here, options={"archive_format": "torch"})
 
     def save(guard: Guard) -> Any:
         return guard.checkpoint({"model": one.model}, 2) if here.rank == 0 else None
