@@ -36,7 +36,8 @@ def cases(seed: int, count: int, worlds: tuple[int, ...]) -> list[Case]:
         phase, rank = phases[number % len(phases)]
         world = choose.choice(worlds)
         fault = KILL if number % 2 == 0 else choose.choice(FAULTS)
-        found.append(Case(world, choose.randrange(world) if rank is None else rank, phase, fault))
+        victim = len(found) // 2 % world if rank is None else rank
+        found.append(Case(world, victim, phase, fault))
     return found
 
 

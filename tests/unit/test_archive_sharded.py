@@ -1,0 +1,186 @@
+"""The parts of a checkpoint of several ranks: names, pieces, who writes what, who is where."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed import HashStore
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+
+from sdc_guard.archive.manifest import TensorEntry
+from sdc_guard.archive.sharded.ack import Ack, Written
+from sdc_guard.archive.sharded.assign import assigned
+from sdc_guard.archive.sharded.flat import flattened, nested
+from sdc_guard.archive.sharded.meeting import Arrival, Meeting, NotSaved
+from sdc_guard.archive.sharded.pieces import Piece
+from sdc_guard.digest import Digest, digest_tensor
+from sdc_guard.digest.reference import MASK64
+from sdc_guard.errors import CheckpointUnreadable, UsageError
+
+LEAVES = st.one_of(st.integers(), st.text(max_size=3), st.just(torch.ones(1)), st.just(()))
+PAYLOADS = st.dictionaries(
+    st.text("abc", min_size=1, max_size=2),
+    st.recursive(
+        LEAVES,
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3),
+            st.dictionaries(st.text("abc", min_size=1, max_size=2), inner, max_size=3),
+            st.dictionaries(st.integers(0, 9), inner, max_size=3),
+        ),
+        max_leaves=8,
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(PAYLOADS)
+def test_a_payload_comes_back_from_its_leaves(payload: dict[str, Any]) -> None:
+    leaves = flattened(payload)
+    assert nested(leaves) == payload
+
+
+@settings(max_examples=150, deadline=None)
+@given(PAYLOADS)
+def test_names_are_those_of_dcp(payload: dict[str, Any]) -> None:
+    expected, _ = flatten_state_dict(payload)  # type: ignore[arg-type]
+    leaves = flattened(payload)
+    empty = {name for name, (_, leaf) in leaves.items() if leaf == {} and isinstance(leaf, dict)}
+    assert set(leaves) - empty == set(expected)
+
+
+def test_two_leaves_of_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"two values of the checkpoint have the name 'a\.b'"):
+        flattened({"a.b": 1, "a": {"b": 2}})
+    with pytest.raises(UsageError, match="neither text nor a whole number"):
+        flattened({"a": {(1, 2): 3}})
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    st.data(),
+    st.sampled_from([torch.float32, torch.complex64, torch.int8]),
+)
+def test_the_digests_of_boxes_add_up(
+    shape: list[int], data: st.DataObject, dtype: torch.dtype
+) -> None:
+    whole = (torch.randn(shape, generator=torch.Generator().manual_seed(3)) * 50).to(dtype)
+    dimension = data.draw(st.integers(0, len(shape) - 1))
+    cut = data.draw(st.integers(0, shape[dimension]))
+    total = [0, 0, 0]
+    for first, length in ((0, cut), (cut, shape[dimension] - cut)):
+        offsets, sizes = [0] * len(shape), list(shape)
+        offsets[dimension], sizes[dimension] = first, length
+        name = str(dtype).removeprefix("torch.")
+        piece = Piece("x", name, tuple(shape), tuple(offsets), tuple(sizes))
+        part = whole.narrow(dimension, first, length).contiguous()
+        total = [(a + b) & MASK64 for a, b in zip(total, piece.digest_of(part), strict=True)]
+    assert Digest(*total) == digest_tensor(whole)
+
+
+def piece(name: str, value: int = 0, *, size: int = 4, kind: str | None = "param") -> Piece:
+    entry = TensorEntry.of(Digest(value, value, value), kind, kind and name)
+    return Piece(name, "float32", (size,), (0,), (size,), entry)
+
+
+def test_each_piece_is_written_once_by_whoever_has_least() -> None:
+    plans = {rank: [piece(f"x{n}", size=2**n) for n in range(9)] for rank in range(3)}
+    found = assigned(plans)
+    assert sorted(place for places in found.places.values() for place in places) == list(range(9))
+    assert found.places[0] == [8]  # larger than all the others together
+    assert (found.reasons, found.notes) == ((), ())
+
+
+def test_copies_that_differ_are_told_and_the_first_is_taken() -> None:
+    plans = {
+        rank: [piece("x", rank == 2), piece("rng", rank, kind=None), Piece("lr"), Piece("lr2")]
+        for rank in range(3)
+    }
+    found = assigned(plans)
+    assert found.places == {0: [0, 1, 2, 3], 1: [], 2: []}
+    assert found.reasons == ("x is not the same on ranks 0, 2",)
+    assert found.notes == ("rng is another one on ranks 0, 1, 2: saved is that of rank 0",)
+
+
+def meet(arrivals: list[Arrival | None], patience: float = 5.0) -> list[str]:
+    """What each rank is told: rank 0's name for the save, or why there is none."""
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=30))
+    told = [""] * len(arrivals)
+
+    def one(rank: int, arrival: Arrival) -> None:
+        meeting = Meeting(rank, len(arrivals), lambda: store, lambda name: name)
+        try:
+            told[rank] = meeting.agree(arrival, patience)
+        except NotSaved as error:
+            told[rank] = error.what
+
+    threads = [
+        threading.Thread(target=one, args=(rank, arrival))
+        for rank, arrival in enumerate(arrivals)
+        if arrival is not None
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return told
+
+
+def at(step: int, newest: int | None = None, **more: Any) -> Arrival:
+    return Arrival(step, step if newest is None else newest, 1, **more)
+
+
+def test_ranks_that_agree_have_rank_0s_name() -> None:
+    assert meet([at(5, save="here"), at(5, save="there"), at(5)]) == ["here"] * 3
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "said"),
+    [
+        ([at(500), at(499), at(500), at(499), at(500)],
+         "ranks 1, 3 are at step 499, the others at step 500"),
+        ([at(500), at(499)], "rank 0 is at step 500; rank 1 is at step 499"),
+        ([at(7), at(7, 6), at(7)],
+         "rank 1 is at step 7, and recorded 6, the others at step 7, and recorded 7"),
+        ([at(7), at(7), at(7, trouble="MemoryError: no room")], "rank 2: MemoryError: no room"),
+        ([at(7, busy=6), at(7, busy=6), at(7)], "ranks 0, 1 still write that of step 6"),
+    ],
+)  # fmt: skip
+def test_ranks_that_do_not_agree_are_named(arrivals: list[Arrival | None], said: str) -> None:
+    assert meet(arrivals) == [said] * len(arrivals)
+
+
+def test_ranks_that_do_not_come_are_named() -> None:
+    told = meet([at(3), None, at(3), None], patience=0.2)
+    assert told[0] == told[2]
+    assert told[0].startswith("ranks 1, 3 did not come to guard.checkpoint of step 3 within 0.2 s")
+    told = meet([None, at(3), at(3)], patience=0.2)
+    assert told[1].startswith("rank 0 did not come to guard.checkpoint of step 3 within 0.2 s")
+
+
+def test_what_a_rank_says_is_read_as_it_was_written(tmp_path: Path) -> None:
+    held = (piece("x", 2**64 - 1), Piece("lr"), piece("buffer", kind=None))
+    written = (Written(held[0], "__1_0.distcp", 5, 100, 64, "ab" * 16),)
+    ways = {"x": (("d", "a"), ("i", 7), ("l", 0))}
+    ack = Ack(1, 5, 2, ".step", held, written, (), ways, {"x": "(Shard(dim=0),)"}, ("why",))
+    ack.publish(tmp_path / "ack")
+    assert Ack.read(tmp_path / "ack") == ack
+    text = (tmp_path / "ack").read_text()
+    for wrong in (
+        text.replace("__1_0", "../__1_0"), text.replace("float32", "load"), text[:-20],
+        text.replace("[4]", "[-4]", 1), text.replace("ack/1", "ack/2"), "[1]", "",
+    ):  # fmt: skip
+        assert wrong != text
+        (tmp_path / "ack").write_text(wrong)
+        with pytest.raises(CheckpointUnreadable, match="damaged, or of a newer version"):
+            Ack.read(tmp_path / "ack")
