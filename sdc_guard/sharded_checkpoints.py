@@ -146,7 +146,7 @@ class ShardedCheckpoints:
         return self._thread is not None and self._thread.is_alive()
 
     def _copied(self, snapshot: Snapshot, place: Place) -> tuple[Given, dict[At, Piece], Staged]:
-        found = given(snapshot.payload)
+        found = given(snapshot.payload, {buffer.data_ptr() for buffer in self._model.buffers()})
         pieces = with_traced_digests(
             found.pieces, found.tensors, snapshot.tensors, snapshot.recorded, place.layer_names
         )

@@ -85,7 +85,10 @@ def shards(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 def _saved(one: Training, fresh: nn.Module) -> Told:
     """Two checkpoints, the second in the background, and what a new model loads of the first."""
     one.train(3)
-    extra = {"rng": torch.arange(4) + one.here.rank, "note": {"epoch": one.here.rank, 7: "seven"}}
+    extra = {
+        "rng": torch.arange(4).byte() + one.here.rank,
+        "note": {"epoch": one.here.rank, 7: "seven"},
+    }
     first = one.guard.checkpoint(one.objects | extra, 2)
     content = one.whole()
     one.train()

@@ -12,8 +12,9 @@ import torch
 import torch.distributed.checkpoint as dcp
 from distributed_launch import Outcome, launch
 
+from forensics.oracles.trace import TraceOracle
 from forensics.readers import guard_archive
-from sdc_guard import load_checkpoint
+from sdc_guard import RunReader, load_checkpoint
 from sdc_guard.archive.manifest import Manifest
 from sdc_guard.archive.sharded.ack import Ack, ack_name
 from sdc_guard.archive.sharded.flat import flattened
@@ -61,7 +62,7 @@ def test_values_of_each_rank_are_those_of_the_first(four: Outcome) -> None:
     assert loaded["rng"].tolist() == [0, 1, 2, 3]
     assert loaded["note"] == {"epoch": 0, 7: "seven"}
     (note,) = Manifest.read(folder).notes
-    assert note == "rng is another one on ranks 0, 1, 2, 3: saved is that of rank 0"
+    assert note == "rng is not the same on ranks 0, 1, 2, 3: saved is that of rank 0"
 
 
 @pytest.mark.parametrize("scenario", ["archive_fsdp2", "archive_ddp"])
@@ -161,6 +162,23 @@ def test_a_save_while_one_is_written_is_refused_or_waits(four: Outcome) -> None:
         assert re.search(r"ranks? .* still writes? that of step 0", told["said"])
         assert told["waited"].name == "step=000001"
         assert told["names"] == ["LATEST", "step=000000", "step=000001"]
+
+
+@pytest.mark.parametrize("scenario", ["archive_fsdp2", "archive_ddp"])
+def test_the_trace_of_each_rank_proves_its_part(four: Outcome, scenario: str) -> None:
+    found = guard_archive.READER.find(four.run(scenario))
+    with RunReader(four.run(scenario)) as reader:
+        oracle = TraceOracle(reader)
+        judged = [oracle.judge(one) for one in found]
+        assert [one.verdict for one in judged] == ["clean", "clean"], judged
+        assert re.match(r"\d+ of \d+ recorded tensors equal the trace", judged[0].reason)
+
+
+def test_the_trace_convicts_a_race(four: Outcome) -> None:
+    found = guard_archive.READER.find(four.run("archive_race"))
+    with RunReader(four.run("archive_race")) as reader:
+        oracle = TraceOracle(reader)
+        assert [oracle.judge(one).verdict for one in found] == ["clean", "corrupt"]
 
 
 def test_forensics_reads_it(four: Outcome, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -102,13 +103,22 @@ def test_each_piece_is_written_once_by_whoever_has_least() -> None:
 
 def test_copies_that_differ_are_told_and_the_first_is_taken() -> None:
     plans = {
-        rank: [piece("x", rank == 2), piece("rng", rank, kind=None), Piece("lr"), Piece("lr2")]
+        rank: [
+            piece("x", rank == 2),
+            replace(piece("rng", rank, kind=None), own=True),
+            Piece("lr"),
+            piece("momentum", rank, kind=None),
+        ]
         for rank in range(3)
     }
     found = assigned(plans)
     assert found.places == {0: [0, 1, 2, 3], 1: [], 2: []}
-    assert found.reasons == ("x is not the same on ranks 0, 2",)
-    assert found.notes == ("rng is another one on ranks 0, 1, 2: saved is that of rank 0",)
+    told = "is not the same on ranks"
+    assert found.reasons == (
+        f"x {told} 0, 2: saved is that of rank 0",
+        f"momentum {told} 0, 1, 2: saved is that of rank 0",
+    )
+    assert found.notes == (f"rng {told} 0, 1, 2: saved is that of rank 0",)
 
 
 def meet(arrivals: list[Arrival | None], patience: float = 5.0) -> list[str]:

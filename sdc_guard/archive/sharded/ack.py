@@ -156,14 +156,14 @@ def read_writes(path: Path, rank: int) -> list[int]:
 def _piece_row(piece: Piece) -> list[Any]:
     entry = piece.entry
     told = None if entry is None else [entry.h, entry.s1, entry.s2, entry.kind, entry.layer]
-    return [piece.name, piece.dtype, piece.shape, piece.offsets, piece.sizes, told]
+    return [piece.name, piece.dtype, piece.shape, piece.offsets, piece.sizes, told, piece.own]
 
 
 def _piece(row: Any) -> Piece:
-    name, dtype, shape, offsets, sizes, told = row
+    name, dtype, shape, offsets, sizes, told, own = row
     piece = Piece(
         _text(name), _text(dtype), _numbers(shape), _numbers(offsets), _numbers(sizes),
-        None if told is None else TensorEntry(*told),
+        None if told is None else TensorEntry(*told), own is True,
     )  # fmt: skip
     if piece.entry is not None and not all(0 <= x < 1 << 64 for x in piece.entry.digest):
         raise ValueError

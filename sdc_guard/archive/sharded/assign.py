@@ -14,8 +14,8 @@ class Assignment:
 
     Attributes:
         places: by rank, of pieces in its plan.
-        reasons: copies of a traced tensor that differ.
-        notes: other tensors of one name that are each rank's own.
+        reasons: tensors whose copies differ, of which all but one are not saved.
+        notes: those of them that may well be each rank's own.
     """
 
     places: dict[int, list[int]]
@@ -36,7 +36,7 @@ def assigned(plans: Mapping[int, Sequence[Piece]]) -> Assignment:
             holders.setdefault(piece.at, []).append((rank, place))
     places: dict[int, list[int]] = {rank: [] for rank in plans}
     load = dict.fromkeys(sorted(plans), 0)
-    traced: dict[str, list[int]] = {}
+    differ: dict[str, list[int]] = {}
     own: dict[str, list[int]] = {}
     # the largest first: what is left then evens it out
     for at in sorted(holders, key=lambda at: -_first(plans, holders[at]).bytes):
@@ -44,8 +44,7 @@ def assigned(plans: Mapping[int, Sequence[Piece]]) -> Assignment:
         first = _first(plans, copies)
         odd = [rank for rank, place in copies if not _alike(plans[rank][place], first)]
         if odd:
-            is_traced = first.entry is not None and first.entry.kind is not None
-            (traced if is_traced else own)[first.name] = [copies[0][0], *odd]
+            (own if first.own else differ)[first.name] = [copies[0][0], *odd]
         if odd or first.is_value:
             rank, place = copies[0]
         else:
@@ -56,14 +55,14 @@ def assigned(plans: Mapping[int, Sequence[Piece]]) -> Assignment:
         written.sort()
     return Assignment(
         places,
-        tuple(
-            f"{name} is not the same on ranks {_listed(ranks)}" for name, ranks in traced.items()
-        ),
-        tuple(
-            f"{name} is another one on ranks {_listed(ranks)}: saved is that of rank {ranks[0]}"
-            for name, ranks in own.items()
-        ),
+        tuple(_told(name, ranks) for name, ranks in differ.items()),
+        tuple(_told(name, ranks) for name, ranks in own.items()),
     )
+
+
+def _told(name: str, ranks: list[int]) -> str:
+    listed = ", ".join(map(str, ranks))
+    return f"{name} is not the same on ranks {listed}: saved is that of rank {ranks[0]}"
 
 
 def _first(plans: Mapping[int, Sequence[Piece]], copies: list[tuple[int, int]]) -> Piece:
@@ -76,7 +75,3 @@ def _alike(piece: Piece, other: Piece) -> bool:
         return False
     one, two = piece.entry, other.entry
     return one is None or two is None or one.digest == two.digest
-
-
-def _listed(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -33,6 +33,7 @@ class Piece:
         offsets, sizes: the box.
         entry: the digest that the box must have, at its place in the whole; None for a value, and
             for what has none by now.
+        own: whether each rank may well have another one: a generator's state, a model's buffer.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Piece:
     offsets: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     entry: TensorEntry | None = None
+    own: bool = False
 
     @property
     def at(self) -> At:
@@ -108,8 +110,12 @@ class Given:
     doubts: list[str]
 
 
-def given(payload: Mapping[str, Any]) -> Given:
+def given(payload: Mapping[str, Any], buffers: Collection[int] = ()) -> Given:
     """The pieces of a payload on this rank.
+
+    Args:
+        payload: nested.
+        buffers: addresses of the model's.
 
     Raises:
         UsageError: two leaves would have one name.
@@ -127,7 +133,8 @@ def given(payload: Mapping[str, Any]) -> Given:
                 found.doubts.append(f"{name} is a sum that the ranks have not added up")
         for offsets, sizes, tensor in _boxes(leaf):
             dtype = str(tensor.dtype).removeprefix("torch.")
-            piece = Piece(name, dtype, tuple(leaf.shape), offsets, sizes)
+            own = tensor.dtype == torch.uint8 or tensor.data_ptr() in buffers
+            piece = Piece(name, dtype, tuple(leaf.shape), offsets, sizes, own=own)
             found.pieces[piece.at], found.tensors[piece.at] = piece, tensor.detach()
     return found
 
