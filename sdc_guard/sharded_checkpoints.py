@@ -16,10 +16,10 @@ import xxhash
 
 from .archive.save import new_partial
 from .archive.sharded.meeting import Arrival, Meeting, NotSaved
-from .archive.sharded.pieces import At, Given, Piece, given, with_traced_digests
+from .archive.sharded.pieces import At, Given, given, with_traced_digests
 from .archive.sharded.proof import Named
 from .archive.sharded.protocol import LIMIT, Outcome, Part, write_part
-from .archive.sharded.staging import Staged, Stager
+from .archive.sharded.staging import Stager
 from .attempt import Place
 from .detect.carried import Key
 from .digest import Digest
@@ -110,17 +110,18 @@ class ShardedCheckpoints:
         if busy is None:
             try:
                 part = self._copied(snapshot, place)
-            except (RuntimeError, MemoryError, ValueError, TypeError, SdcGuardError) as error:
+            except Exception as error:  # noqa: BLE001 - because the others wait to hear of it
                 trouble = f"{type(error).__name__}: {' '.join(str(error).split())}"
         name = new_partial(self._run / "archive", snapshot.step).name
         arrival = Arrival(snapshot.step, snapshot.newest, place.attempt, name, busy, trouble)
         try:
             save = self._meeting.agree(arrival, PATIENCE)
-        except NotSaved as error:
-            self._record_failure(snapshot.step, error.what, kept=False)
+        except Exception as error:  # because it is raised again
+            why = error.what if isinstance(error, NotSaved) else f"{type(error).__name__}: {error}"
+            self._record_failure(snapshot.step, why, kept=False)
             raise
         assert part is not None  # else this rank said why not
-        self._start(self._part(part, snapshot, place, save), place.attempt)
+        self._start(replace(part, save=save, number=self._meeting.number))
         if not wait:
             return None
         folder = self.wait(LIMIT + PATIENCE)
@@ -145,50 +146,42 @@ class ShardedCheckpoints:
     def _writing(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _copied(self, snapshot: Snapshot, place: Place) -> tuple[Given, dict[At, Piece], Staged]:
+    def _copied(self, snapshot: Snapshot, place: Place) -> Part:
+        """This rank's part, whose name the ranks have yet to agree on."""
         found = given(snapshot.payload, {buffer.data_ptr() for buffer in self._model.buffers()})
         pieces = with_traced_digests(
             found.pieces, found.tensors, snapshot.tensors, snapshot.recorded, place.layer_names
         )
-        return found, pieces, self._stager.stage(found.tensors, found.values)
-
-    def _part(
-        self,
-        copied: tuple[Given, dict[At, Piece], Staged],
-        snapshot: Snapshot,
-        place: Place,
-        save: str,
-    ) -> Part:
-        found, pieces, staged = copied
         newest = snapshot.step if snapshot.newest is None else snapshot.newest
         doubts = (*snapshot.doubts, *found.doubts, *not_finite_buffers(self._model))
         return Part(
-            self._run / "archive", snapshot.step, newest, place.attempt, save,
-            self._meeting.number, pieces, staged, _trained(found, snapshot.state), found.paths,
-            found.placements, doubts, layout(self._model), lambda: self._environment(place.attempt),
+            self._run / "archive", snapshot.step, newest, place.attempt, "", 0, pieces,
+            self._stager.stage(found.tensors, found.values), _trained(found, snapshot.state),
+            found.paths, found.placements, doubts, layout(self._model),
+            lambda: self._environment(place.attempt),
         )  # fmt: skip
 
-    def _start(self, part: Part, attempt: int) -> None:
+    def _start(self, part: Part) -> None:
         self._step, self._outcome = part.step, None
         self._thread = threading.Thread(
-            target=self._write, args=(part, attempt), name="sdc-guard-checkpoint", daemon=True
+            target=self._write, args=(part,), name="sdc-guard-checkpoint", daemon=True
         )
         self._thread.start()
 
-    def _write(self, part: Part, attempt: int) -> None:
-        outcome = self._outcome = self._written(part, attempt)
+    def _write(self, part: Part) -> None:
+        outcome = self._outcome = self._written(part)
         if outcome.folder is None:
             self._record_failure(part.step, outcome.error, kept=True)
         elif outcome.manifest is not None:
             self._record(outcome)
 
-    def _written(self, part: Part, attempt: int) -> Outcome:
+    def _written(self, part: Part) -> Outcome:
         if not self._writer.flush(10.0):
             unsafe = "the trace of this step is not on disk"
             part = replace(part, doubts=(*part.doubts, unsafe))
 
         def later() -> dict[int, dict[Named, Digest]]:
-            return self._later(part.trace_step, attempt)
+            return self._later(part.trace_step, part.attempt)
 
         return write_part(part, self._meeting, later)
 

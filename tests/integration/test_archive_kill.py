@@ -16,7 +16,7 @@ from typing import Any
 
 import preloaded
 import pytest
-from archive_faults import AFTER, FAULTS, FAULTY, KILL, OF_RANK_0, PHASES, STALL, Case
+from archive_faults import AFTER, FAULTS, FAULTY, KILL, MEET, OF_RANK_0, PHASES, STALL, Case
 
 from sdc_guard import RunReader, load_checkpoint
 from sdc_guard.archive.manifest import Manifest
@@ -35,7 +35,8 @@ def cases(seed: int, count: int, worlds: tuple[int, ...]) -> list[Case]:
     for number in range(count):
         phase, rank = phases[number % len(phases)]
         world = choose.choice(worlds)
-        fault = KILL if number % 2 == 0 else choose.choice(FAULTS)
+        # no disk is needed to meet the other ranks
+        fault = KILL if number % 2 == 0 else choose.choice(FAULTS if phase != MEET else (STALL,))
         victim = len(found) // 2 % world if rank is None else rank
         found.append(Case(world, victim, phase, fault))
     return found
