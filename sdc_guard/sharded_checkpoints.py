@@ -121,7 +121,7 @@ class ShardedCheckpoints:
             self._record_failure(snapshot.step, why, kept=False)
             raise
         assert part is not None  # else this rank said why not
-        self._start(replace(part, save=save, number=self._meeting.number))
+        self._start(replace(part, save=save, number=self._meeting.number), racing=not wait)
         if not wait:
             return None
         folder = self.wait(LIMIT + PATIENCE)
@@ -161,27 +161,28 @@ class ShardedCheckpoints:
             lambda: self._environment(place.attempt),
         )  # fmt: skip
 
-    def _start(self, part: Part) -> None:
+    def _start(self, part: Part, *, racing: bool) -> None:
         self._step, self._outcome = part.step, None
         self._thread = threading.Thread(
-            target=self._write, args=(part,), name="sdc-guard-checkpoint", daemon=True
+            target=self._write, args=(part, racing), name="sdc-guard-checkpoint", daemon=True
         )
         self._thread.start()
 
-    def _write(self, part: Part) -> None:
-        outcome = self._outcome = self._written(part)
+    def _write(self, part: Part, racing: bool) -> None:
+        outcome = self._outcome = self._written(part, racing=racing)
         if outcome.folder is None:
             self._record_failure(part.step, outcome.error, kept=True)
         elif outcome.manifest is not None:
             self._record(outcome)
 
-    def _written(self, part: Part) -> Outcome:
+    def _written(self, part: Part, *, racing: bool) -> Outcome:
+        """Write a part; `racing` if the training goes on meanwhile."""
         if not self._writer.flush(10.0):
             unsafe = "the trace of this step is not on disk"
             part = replace(part, doubts=(*part.doubts, unsafe))
 
         def later() -> dict[int, dict[Named, Digest]]:
-            return self._later(part.trace_step, part.attempt)
+            return self._later(part.trace_step, part.attempt) if racing else {}
 
         return write_part(part, self._meeting, later)
 

@@ -184,6 +184,10 @@ class Manifest:
             raise _Wrong(f"its file {manifest.file!r} is not in this folder")
         if schema != (SHARDED_SCHEMA if manifest.format == SHARDED else SCHEMA):
             raise _Wrong(f"its format is {manifest.format!r}, which is not of {schema!r}")
+        if type(manifest.world_size) is not int or manifest.world_size < 1:
+            raise _Wrong("its world_size is no number of ranks")
+        if not all(isinstance(note, str) for note in manifest.notes):
+            raise _Wrong("its 'notes' are no texts")
         if not isinstance(manifest.layout, dict) or not isinstance(manifest.environment, str):
             raise _Wrong("its layout or environment is none")
         return manifest
@@ -244,8 +248,9 @@ def _entry(name: str, row: Any) -> TensorEntry:
         raise _Wrong(f"its entry for tensor {name!r} holds no digest") from None
     if not all(0 <= value < 1 << 64 for value in numbers):
         raise _Wrong(f"its entry for tensor {name!r} holds no digest")
-    if not all(isinstance(x, str | None) for x in (entry.kind, entry.layer)):
-        raise _Wrong(f"kind or layer of tensor {name!r} is no text")
+    texts = (entry.kind, entry.layer, entry.dtype, entry.placements)
+    if not all(isinstance(x, str | None) for x in texts):
+        raise _Wrong(f"kind, layer, dtype or placements of tensor {name!r} is no text")
     return entry
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,15 +17,18 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
-from sdc_guard.archive.manifest import TensorEntry
+from sdc_guard import Guard, RunReader, load_checkpoint, sharded_checkpoints
+from sdc_guard.archive.manifest import Manifest, TensorEntry
+from sdc_guard.archive.sharded import protocol
 from sdc_guard.archive.sharded.ack import Ack, Written
 from sdc_guard.archive.sharded.assign import assigned
 from sdc_guard.archive.sharded.flat import flattened, nested
 from sdc_guard.archive.sharded.meeting import Arrival, Meeting, NotSaved
 from sdc_guard.archive.sharded.pieces import Piece
+from sdc_guard.archive.sharded.staging import Stager
 from sdc_guard.digest import Digest, digest_tensor
 from sdc_guard.digest.reference import MASK64
-from sdc_guard.errors import CheckpointUnreadable, UsageError
+from sdc_guard.errors import CheckpointMismatch, CheckpointUnreadable, UsageError
 
 LEAVES = st.one_of(st.integers(), st.text(max_size=3), st.just(torch.ones(1)), st.just(()))
 PAYLOADS = st.dictionaries(
@@ -194,3 +199,131 @@ def test_what_a_rank_says_is_read_as_it_was_written(tmp_path: Path) -> None:
         (tmp_path / "ack").write_text(wrong)
         with pytest.raises(CheckpointUnreadable, match="damaged, or of a newer version"):
             Ack.read(tmp_path / "ack")
+
+
+class Run:
+    """One process that saves in the format of several."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        options = {"policy": "record", "archive_format": "dcp"} | options
+        self.guard = Guard(self.model, self.optimizer, run=folder, **options)
+        self.step = -1
+
+    def train(self) -> None:
+        self.step += 1
+        loss = self.model(torch.randn(4, 6)).square().mean()
+        loss.backward()
+        self.guard.observe(loss)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def save(self, **options: Any) -> Path | None:
+        objects = {"model": self.model, "optimizer": self.optimizer, "odd": ODD}
+        return self.guard.checkpoint(objects, self.step, **options)
+
+
+ODD = {
+    "nothing": torch.empty(0, 3), "half": torch.arange(3.0).to(torch.bfloat16),
+    "turned": torch.arange(6.0).view(2, 3).t(), "complex": torch.ones(2, dtype=torch.complex64),
+    "bool": torch.tensor([True, False]), "float8": torch.ones(3).to(torch.float8_e4m3fn),
+    "sparse": torch.eye(2).to_sparse(), "scalar": torch.tensor(5), "empty": {}, 3: (1, "two"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_one_process_saves_and_loads_in_this_format(tmp_path: Path, *, wait: bool) -> None:
+    run = Run(tmp_path / "run")
+    run.train()
+    folder = run.save(wait=wait)
+    expected = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+    if not wait:
+        assert folder is None
+        run.train()
+        folder = run.guard.checkpoint_written()
+    run.guard.close()
+    assert folder == tmp_path / "run" / "archive" / "step=000000"
+    assert run.guard.health.errors == 0
+    loaded = load_checkpoint(tmp_path / "run")
+    for name, tensor in expected.items():
+        assert torch.equal(loaded["model"][name], tensor)
+    for name, value in ODD.items():
+        found = loaded["odd"][name]
+        if not isinstance(value, torch.Tensor):
+            assert found == value
+        elif value.is_sparse:
+            assert torch.equal(found.to_dense(), value.to_dense())
+        else:
+            assert (found.dtype, found.shape) == (value.dtype, value.shape)
+            assert found.tolist() == value.tolist() if value.itemsize > 1 else True
+    fresh = Run(tmp_path / "fresh")
+    load_checkpoint(folder, into={"model": fresh.model, "optimizer": fresh.optimizer})
+    assert all(torch.equal(fresh.model.state_dict()[n], t) for n, t in expected.items())
+    moments = fresh.optimizer.state_dict()["state"]
+    assert {tuple(state) for state in moments.values()} == {("step", "exp_avg", "exp_avg_sq")}
+    other = torch.nn.Linear(2, 2)
+    with pytest.raises(CheckpointMismatch, match=r"another model: .*weight is not in it"):
+        load_checkpoint(folder, into={"model": other})
+    fresh.guard.close()
+
+
+def test_a_disk_that_refuses_leaves_the_older_checkpoint(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.train()
+    assert run.save() is not None
+    run.train()
+    with mock.patch.object(protocol, "write_pieces", side_effect=OSError(28, "No space left")):
+        run.save(wait=False)
+        assert run.guard.checkpoint_written() is None
+        assert run.save() is None
+    assert "No space left" in run.guard.health.last_error
+    run.guard.close()
+    assert sorted(path.name for path in (tmp_path / "archive").iterdir()) == [
+        "LATEST", "step=000000"
+    ]  # fmt: skip
+    with RunReader(tmp_path) as reader:
+        told = reader.rows("SELECT detail FROM events WHERE kind = 'checkpoint not saved'")
+    assert len(told) == 2
+    assert all("No space left" in detail for (detail,) in told)
+    assert load_checkpoint(tmp_path)["step"] == 0
+
+
+def test_a_flipped_bit_of_a_copy_is_named(tmp_path: Path) -> None:
+    class Flipping(Stager):
+        def stage(self, tensors: Any, values: Any) -> Any:
+            staged = super().stage(tensors, values)
+            staged.tensors["model.0.weight", (0, 0)].view(torch.int32)[2, 3] ^= 1 << 20
+            return staged
+
+    run = Run(tmp_path, digest_budget=None)
+    run.train()
+    with mock.patch.object(sharded_checkpoints, "Stager", Flipping):
+        folder = run.save()
+    run.guard.close()
+    assert folder is not None
+    manifest = Manifest.read(folder)
+    (reason,) = manifest.reasons
+    what = "model.0.weight: bytes differ from the recorded digest (element 15, bits [20])"
+    assert (manifest.status, reason) == ("suspect", what)
+    with pytest.raises(CheckpointMismatch, match=re.escape(what)):
+        load_checkpoint(folder)
+
+
+def test_what_is_not_finite_is_suspect(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.train()
+    with torch.no_grad():
+        run.model[0].bias[1] = float("inf")
+    run.guard.refresh()
+    run.train()
+    folder = run.save()
+    run.guard.close()
+    assert folder is not None
+    assert any("not finite" in reason for reason in Manifest.read(folder).reasons)
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no archive_format 'tar' \(use one of auto, torch, dcp"):
+        Run(tmp_path, archive_format="tar")
