@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from . import sharded_checkpoints
 from .archive.manifest import Manifest
 from .archive.save import expected_digests, save_checkpoint, shards_in
+from .archive.sharded.meeting import listed
 from .attempt import Place
 from .collector import Collector
 from .counter_alerts import counter_digest
@@ -50,6 +52,7 @@ class Checkpoints:
         self._recorder, self._writer = recorder, writer
         self._warn, self._format = warn, archive_format
         self._several: ShardedCheckpoints | None = None
+        self._alone: bool | None = None  # not known yet
 
     def save(
         self,
@@ -129,8 +132,16 @@ class Checkpoints:
             return self._format == "dcp"
         if bool(shards_in(payload)):
             return True
-        # a guard on rank 0 alone saves alone
-        return place.world_size > 1 and place.ranks.connected and place.ranks.all_made_a_guard()
+        if self._alone is None:
+            self._alone = not place.ranks.connected or self._others_have_none(place)
+        return not self._alone
+
+    def _others_have_none(self, place: Place) -> bool:
+        """Whether there are ranks without a guard, which cannot write their part."""
+        absent = place.ranks.without_a_guard(sharded_checkpoints.PATIENCE)
+        if absent:
+            _log.warning("SDC Guard: %s without a guard: others save alone", listed(absent))
+        return bool(absent)
 
     def _sharded(self, place: Place) -> ShardedCheckpoints:
         if self._several is None:

@@ -8,8 +8,11 @@ a step left out on one rank alone would set the replicas apart for good.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -113,12 +116,24 @@ class Ranks:
                 next_step="give every rank's Guard the same policy",
             )
 
-    def all_made_a_guard(self) -> bool:
-        """Whether every rank has made its guard by now; no collective."""
+    def without_a_guard(self, patience: float) -> list[int]:
+        """The ranks that do not make a guard in time; no collective.
+
+        Args:
+            patience: seconds to wait for one that has not made its own yet.
+        """
         if self._store is None:
-            return self.world_size == 1
-        keys = [f"{self._key}/policy/{rank}" for rank in range(self.world_size)]
-        return bool(self._store.check(keys))
+            return []
+        client, end = self.client(), time.monotonic() + patience
+        found = []
+        for rank in range(self.world_size):
+            keys = [f"{self._key}/policy/{rank}"]
+            left = max(end - time.monotonic(), 0.01)
+            with contextlib.suppress(RuntimeError):  # what a wait that ends in vain raises
+                client.wait(keys, timedelta(seconds=left))
+            if not client.check(keys):
+                found.append(rank)
+        return found
 
     def alerting(self, mine: bool) -> int | None:
         """The first rank that has an alert at this step, if any has; a collective.

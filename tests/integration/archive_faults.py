@@ -2,8 +2,8 @@
 
 python archive_faults.py FOLDER CASE...
 
-A case is WORLD:RANK:PHASE:FAULT. The processes train by themselves, without a collective, so that
-those which are left go on; each case has a run of its own in FOLDER.
+A case is NUMBER:WORLD:RANK:PHASE:FAULT. The processes train by themselves, without a collective, so
+that those which are left go on; each case has a run of its own in FOLDER.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ AT_ONCE = 6  # cases that run beside each other: they wait most of the time
 
 @dataclass(frozen=True)
 class Case:
-    """One save with one fault."""
+    """One save with one fault; `number` is no other case's."""
 
+    number: int
     world: int
     rank: int
     phase: str
@@ -45,11 +46,11 @@ class Case:
 
     @classmethod
     def of(cls, text: str) -> Case:
-        world, rank, phase, fault = text.split(":")
-        return cls(int(world), int(rank), phase, fault)
+        number, world, rank, phase, fault = text.split(":")
+        return cls(int(number), int(world), int(rank), phase, fault)
 
     def __str__(self) -> str:
-        return f"{self.world}:{self.rank}:{self.phase}:{self.fault}"
+        return f"{self.number}:{self.world}:{self.rank}:{self.phase}:{self.fault}"
 
     @property
     def name(self) -> str:

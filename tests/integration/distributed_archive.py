@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from distributed_meshes import _split
 from distributed_replicas import Net
 from distributed_shards import Uneven, sharded
 from distributed_training import Here, adam, batch, local, whole
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from sdc_guard import Guard, RunReader, load_checkpoint, sharded_checkpoints
@@ -35,7 +38,7 @@ class Training:
         self.run = here.run.with_name(here.run.name + name)
         options = {"digest_budget": None, "policy": "record"} | options
         self.guard = Guard(model, self.optimizer, run=self.run, **options)
-        self.step = -1
+        self.step, self.names = -1, ("model", "optimizer")
 
     def train(self, steps: int = 1) -> None:
         for _ in range(steps):
@@ -48,14 +51,14 @@ class Training:
 
     @property
     def objects(self) -> Told:
-        return {"model": self.model, "optimizer": self.optimizer}
+        return dict(zip(self.names, (self.model, self.optimizer), strict=True))
 
     def whole(self) -> dict[str, torch.Tensor]:
         """All tensors, whole, by the names that the checkpoint gives them; a collective."""
         found = {f"model.{name}": whole(v) for name, v in self.model.state_dict().items()}
         for number, state in self.optimizer.state_dict()["state"].items():
             for kind, value in state.items():
-                found[f"optimizer.state.{number}.{kind}"] = whole(value)
+                found[f"{self.names[1]}.state.{number}.{kind}"] = whole(value)
         return {name: tensor.detach().clone() for name, tensor in found.items()}
 
     def close(self) -> None:
@@ -244,3 +247,46 @@ def archive_busy(here: Here) -> Told:
     one.close()
     names = sorted(path.name for path in Path(one.run / "archive").iterdir())
     return {"state": {}, "refused": refused, "said": said, "waited": waited, "names": names}
+
+
+def _of_mesh(one: Training) -> Told:
+    """What is saved of a training on a mesh, and whether it comes back whole."""
+    one.train(2)
+    folder = one.guard.checkpoint(one.objects, one.step)
+    expected = {name: tensor.numpy() for name, tensor in one.whole().items()}
+    one.close()
+    health = one.guard.health.last_error
+    return {"state": {}, "folder": folder, "whole": expected, "health": health}
+
+
+def archive_hsdp(here: Here) -> Told:
+    """Two replicas of two shards each."""
+    if here.run is None:
+        return {"state": {}}
+    mesh = init_device_mesh("cpu", (here.world // 2, 2), mesh_dim_names=("replicas", "shards"))
+    return _of_mesh(Training(here, sharded(Uneven(), mesh=mesh)))
+
+
+def archive_of_two_dimensions(here: Here) -> Told:
+    """fully_shard over tensor parallelism: shards that are cut twice, unevenly."""
+    if here.run is None:
+        return {"state": {}}
+    mesh = init_device_mesh("cpu", (here.world // 2, 2), mesh_dim_names=("data", "tensor"))
+    model = _split(mesh["tensor"], wide=10)
+    fully_shard(model, mesh=mesh["data"])
+    pair = Here(here.rank // 2, 2, here.run)  # a pair of ranks works on one batch
+    return _of_mesh(Training(pair, model))
+
+
+def archive_pipeline(here: Here) -> Told:
+    """Ranks with different layers, each for itself."""
+    if here.run is None:
+        return {"state": {}}
+    torch.manual_seed(here.rank)
+    model = nn.Sequential(OrderedDict({f"stage{here.rank}": nn.Linear(6, here.rank + 1)}))
+    one = Training(here, model)
+    one.train()
+    doubted = one.guard.checkpoint(one.objects, 0)  # each has an optimizer of that name
+    one.names = ("model", f"optimizer{here.rank}")
+    told = _of_mesh(one)
+    return told | {"doubted": doubted}

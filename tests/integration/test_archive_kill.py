@@ -38,7 +38,7 @@ def cases(seed: int, count: int, worlds: tuple[int, ...]) -> list[Case]:
         # no disk is needed to meet the other ranks
         fault = KILL if number % 2 == 0 else choose.choice(FAULTS if phase != MEET else (STALL,))
         victim = len(found) // 2 % world if rank is None else rank
-        found.append(Case(world, victim, phase, fault))
+        found.append(Case(number, world, victim, phase, fault))
     return found
 
 

@@ -22,9 +22,10 @@ from sdc_guard.digest.reference import MASK64
 from sdc_guard.errors import CheckpointMismatch
 
 RANKS = 4
+MESHES = ("archive_hsdp", "archive_of_two_dimensions", "archive_pipeline")
 SCENARIOS = (
     "archive_fsdp2", "archive_ddp", "archive_resharded", "archive_disagreements", "archive_race",
-    "archive_busy",
+    "archive_busy", *MESHES,
 )  # fmt: skip
 
 
@@ -119,6 +120,26 @@ def test_four_ranks_saved_and_two_load(four: Outcome) -> None:
         assert told["ranks"] == 2
         assert len(told["equal"]) == 20
         assert all(told["equal"].values()), told["equal"]
+
+
+@pytest.mark.parametrize("scenario", MESHES)
+def test_however_ranks_share_the_tensors_they_come_back_whole(four: Outcome, scenario: str) -> None:
+    (folder,) = {four.told(scenario, rank)["folder"] for rank in range(RANKS)}
+    manifest = Manifest.read(folder)
+    assert (manifest.status, manifest.reasons) == ("clean", ())
+    found = {name: leaf for name, (_, leaf) in flattened(load_checkpoint(folder)).items()}
+    for rank in range(RANKS):
+        told = four.told(scenario, rank)
+        assert told["health"] == ""
+        for name, tensor in told["whole"].items():
+            np.testing.assert_array_equal(found[name].numpy(), tensor)
+
+
+def test_what_each_rank_has_under_one_name_is_not_called_saved(four: Outcome) -> None:
+    manifest = Manifest.read(four.told("archive_pipeline", 0)["doubted"])
+    assert manifest.status == "suspect"
+    told = "optimizer.state.0.exp_avg is not the same on ranks 0, 1, 2, 3: saved is that of rank 0"
+    assert told in manifest.reasons
 
 
 def test_ranks_at_other_steps_are_named_and_nothing_is_written(four: Outcome) -> None:
