@@ -46,7 +46,9 @@ def reasons_of(folder: Path, written: Sequence[Written], staged: Staged, later: 
             wrong[one.piece.at] = one.piece, found, _told(one.piece, tensor, found, staged)
     if not wrong:
         return []
-    return _of_later_steps(wrong, later) or [why for _, _, why in wrong.values()]
+    told = [why for _, _, why in wrong.values()]
+    more = [f"and {len(told) - _NAMED} more tensors differ"] if len(told) > _NAMED else []
+    return _of_later_steps(wrong, later) or [*told[:_NAMED], *more]
 
 
 def not_finite(pieces: Mapping[At, Piece], staged: Staged, names: Sequence[At]) -> list[str]:
