@@ -31,6 +31,7 @@ KILL, STALL = "kill", "stall"
 FAULTS = (KILL, STALL, "ENOSPC", "EIO", "EROFS")
 SOUND, FAULTY, AFTER = 0, 1, 2  # steps that are saved
 SIZE = 512
+FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else "")
 AT_ONCE = 6  # cases that run beside each other: they wait most of the time
 
 
@@ -58,7 +59,8 @@ class Case:
 
 
 def happens(case: Case) -> None:
-    """The fault."""
+    """The fault; a file beside the run says that it happened."""
+    (FOLDER / f"{case.name}.happened").touch()
     if case.fault == KILL:
         os.kill(os.getpid(), signal.SIGKILL)
     if case.fault == STALL:
