@@ -27,7 +27,7 @@ SCRIPT = Path(__file__).with_name("archive_faults.py")
 
 
 def cases(seed: int, count: int, worlds: tuple[int, ...]) -> list[Case]:
-    """Each phase in turn, and the first of them killed."""
+    """Each phase in turn; rank 0 is killed at each step of its commit, others have any fault."""
     choose = random.Random(seed)
     phases = [*((phase, 0) for phase in OF_RANK_0), *((phase, None) for phase in PHASES)]
     choose.shuffle(phases)
@@ -36,7 +36,9 @@ def cases(seed: int, count: int, worlds: tuple[int, ...]) -> list[Case]:
         phase, rank = phases[number % len(phases)]
         world = choose.choice(worlds)
         # no disk is needed to meet the other ranks
-        fault = KILL if number % 2 == 0 else choose.choice(FAULTS if phase != MEET else (STALL,))
+        fault = KILL
+        if number >= len(phases) or (number % 2 and rank is None):
+            fault = choose.choice(FAULTS if phase != MEET else (STALL,))
         victim = len(found) // 2 % world if rank is None else rank
         found.append(Case(number, world, victim, phase, fault))
     return found
