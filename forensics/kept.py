@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from sdc_guard.archive.manifest import FILE, Manifest
+from sdc_guard.archive.manifest import FILE, SHARDED, Manifest
 from sdc_guard.archive.torch_file import read_torch_file
 from sdc_guard.errors import CheckpointUnreadable
 
@@ -24,20 +24,36 @@ def kept_in(checkpoint: Checkpoint) -> Kept:
         return Kept()
     try:
         manifest = Manifest.read(checkpoint.path)
-        stored = read_torch_file(_file(checkpoint.path, manifest)).tensors
+        stored = _stored(checkpoint.path, manifest)
     except CheckpointUnreadable:
         return Kept()
-    states = [t for t in stored.values() if t.dtype == torch.uint8 and t.numel() in _GENERATORS]
+    states = [
+        name
+        for name, (dtype, shape) in stored.items()
+        if dtype == torch.uint8 and shape.numel() in _GENERATORS
+    ]
     others = [
         name
         for name, entry in manifest.tensors.items()
         if entry.kind is None
         and name in stored
-        and stored[name].is_floating_point()
-        and stored[name].dim() > 0
+        and stored[name][0].is_floating_point
+        and len(stored[name][1]) > 0
     ]
     return Kept(generator=bool(states), buffers=tuple(others))
 
 
-def _file(folder: Path, manifest: Manifest) -> Path:
-    return folder / manifest.file
+def _stored(folder: Path, manifest: Manifest) -> dict[str, tuple[torch.dtype, torch.Size]]:
+    """Dtype and shape of the tensors, by name.
+
+    Raises:
+        CheckpointUnreadable: the file is missing or damaged.
+    """
+    if manifest.format == SHARDED:
+        return {
+            name: (getattr(torch, entry.dtype or ""), torch.Size(entry.shape or ()))
+            for name, entry in manifest.tensors.items()
+            if hasattr(torch, entry.dtype or "")
+        }
+    tensors = read_torch_file(folder / manifest.file).tensors
+    return {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}

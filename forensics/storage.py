@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sdc_guard.archive.compare import check_bytes
-from sdc_guard.archive.manifest import Manifest
+from sdc_guard.archive.manifest import SHARDED, Manifest
 from sdc_guard.archive.torch_file import read_torch_file
 
 from .checkpoint import Checkpoint
@@ -25,8 +25,8 @@ def storage_result(corrupt: Checkpoint, last_clean: int, replayed: Result) -> Re
     """
     manifest = Manifest.read(corrupt.path)
     check = check_bytes(corrupt.path, manifest)
-    file = corrupt.path / manifest.file
-    stored = {} if check.unread else read_torch_file(file).tensors
+    one_file = manifest.format != SHARDED and not check.unread
+    stored = read_torch_file(corrupt.path / manifest.file).tensors if one_file else {}
     tensors = tuple(
         LocatedTensor(
             item.kind or "stored",

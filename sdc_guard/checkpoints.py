@@ -16,7 +16,9 @@ from .attempt import Place
 from .collector import Collector
 from .counter_alerts import counter_digest
 from .detect.counters import KIND as COUNTER
+from .options import ArchiveFormat
 from .recorder import Recorder
+from .sharded_checkpoints import ShardedCheckpoints, Snapshot
 from .signals.finite import not_finite, not_finite_buffers
 from .store.writer import Writer
 
@@ -33,6 +35,7 @@ class Checkpoints:
         writer: of the trace.
         warn: whether to log why a checkpoint is suspect.
         keeper: told of each save, to delete those that are not kept; None to keep all.
+        archive_format: see `Guard`.
     """
 
     def __init__(
@@ -44,10 +47,12 @@ class Checkpoints:
         *,
         warn: bool,
         keeper: Keeper | None = None,
+        archive_format: ArchiveFormat = "torch",
     ) -> None:
         self._run, self._model = run, model
         self._recorder, self._writer = recorder, writer
-        self._warn, self._keeper = warn, keeper
+        self._warn, self._keeper, self._format = warn, keeper, archive_format
+        self._several: ShardedCheckpoints | None = None
 
     def save(
         self,
@@ -56,8 +61,10 @@ class Checkpoints:
         place: Place,
         collector: Collector,
         newest: int | None,
-    ) -> Path:
-        """Save what `Guard.checkpoint` is given; returns the folder.
+        *,
+        wait: bool = True,
+    ) -> Path | None:
+        """Save what `Guard.checkpoint` is given; returns the folder, if it is known by then.
 
         Args:
             objects: by name.
@@ -65,9 +72,11 @@ class Checkpoints:
             place: of this process, for the layers' names.
             collector: of the state's tensors.
             newest: the guard's own number of the newest step, None before the first.
+            wait: for files of several ranks to be written.
 
         Raises:
             OSError, RuntimeError: as the file system or torch.save gave it.
+            NotSaved: the ranks do not agree, or one of them could not write its part.
         """
         if newest is not None:
             self._complete_digests(collector, newest)
@@ -82,6 +91,14 @@ class Checkpoints:
         recorded = self._recorder.recorded() | {
             (COUNTER, n): counter_digest(bits) for n, (_, bits) in counters.items()
         }
+        if self._is_sharded(payload):
+            doubts = self._doubts(step, newest)
+            snapshot = Snapshot(payload, step, newest, collector.state, state, recorded, doubts)
+            return self._sharded(place).save(snapshot, place, wait=wait)
+        if not self._writer.flush(10.0):
+            doubts_of_disk = ["the trace of this step is not on disk"]
+        else:
+            doubts_of_disk = []
         expected = expected_digests(payload, state, recorded, place.layer_names)
         folder, manifest = save_checkpoint(
             self._run / "archive",
@@ -91,6 +108,7 @@ class Checkpoints:
             expected,
             [
                 *self._doubts(step, newest),
+                *doubts_of_disk,
                 *shards_in(payload),
                 *not_finite(collector.state, place.layer_names),
                 *not_finite_buffers(self._model),
@@ -105,10 +123,28 @@ class Checkpoints:
                 _log.warning("SDC Guard: no checkpoint is deleted: %s", error)
         return folder
 
+    def wait(self, timeout: float | None = None) -> Path | None:
+        """Wait for what is written in the background; the folder, if it was committed."""
+        return None if self._several is None else self._several.wait(timeout)
+
     def close(self) -> None:
-        """Wait for what deletes, though not for long."""
+        """Wait for what is written in the background, and for what deletes, within bounds."""
+        if self._several is not None:
+            self._several.close()
         if self._keeper is not None:
             self._keeper.wait()
+
+    def _is_sharded(self, payload: Mapping[str, Any]) -> bool:
+        if self._format == "auto":
+            return bool(shards_in(payload))
+        return self._format == "dcp"
+
+    def _sharded(self, place: Place) -> ShardedCheckpoints:
+        if self._several is None:
+            self._several = ShardedCheckpoints(
+                self._run, self._model, self._recorder, self._writer, place.ranks, warn=self._warn
+            )
+        return self._several
 
     def _complete_digests(self, collector: Collector, newest: int) -> None:
         """Digest what the budget left out, so that every saved byte has its digest."""
@@ -127,8 +163,6 @@ class Checkpoints:
             )
         if newest is not None and not self._recorder.recorded():
             doubts.append("the state is not the one that the last step left: not in the trace")
-        if not self._writer.flush(10.0):
-            doubts.append("the trace of this step is not on disk")
         incident = self._recorder.incidents.open
         if incident is not None:
             doubts.append(f"incident open since step {incident.opened}: {incident.first}")

@@ -32,8 +32,10 @@ from .errors import UsageError
 from .inject.from_environment import injector_of_environment
 from .kept_evidence import room
 from .options import (
+    ArchiveFormat,
     Policy,
     check,
+    check_archive,
     check_cadences,
     check_functions,
     check_keep,
@@ -158,6 +160,10 @@ class Guard:
         keep: how many clean checkpoints are kept beside those that are held; after each save
             `sdc-guard keep` deletes the others in a process of its own, see docs/retention.md.
             None for all of them.
+        archive_format: of checkpoints. "torch" is one file of torch.save, written by each process
+            that calls checkpoint(); "dcp" is that of torch.distributed.checkpoint, to which every
+            rank writes its part. "auto" is "dcp" where tensors are distributed ones, and "torch"
+            otherwise.
 
     Of several ranks each makes its own guard, after init_process_group and with the same folder.
     Rank 0 starts the run; the others wait for it here, no longer than for a collective, and no
@@ -199,6 +205,7 @@ class Guard:
         sensor: SensorName = "double_centred",
         false_incidents: float | None = FALSE_INCIDENTS,
         keep: int | None = None,
+        archive_format: ArchiveFormat = "auto",
     ) -> None:
         self._optimizers = listed(optimizer)
         check(policy, first_step, digest_budget, audit_rate)
@@ -214,6 +221,7 @@ class Guard:
             raise UsageError("verify_archive needs shadow", next_step="Guard(shadow=(batch, loss))")
         check_keep(keep)
         check_sensor(sensor, false_incidents)
+        check_archive(archive_format)
         check_functions(shadow, on_alert=on_alert, audit=audit)
         check_paths(run=run, **({} if ledger is None else {"ledger": ledger}))
         check_switches(
@@ -271,7 +279,13 @@ class Guard:
         )
         keeper = None if keep is None or replayed else Keeper(self.run, keep)
         self._checkpoints = Checkpoints(
-            self.run, model, self._recorder, self._writer, warn=policy != "record", keeper=keeper
+            self.run,
+            model,
+            self._recorder,
+            self._writer,
+            warn=policy != "record",
+            keeper=keeper,
+            archive_format=archive_format,
         )
         self._seals = Seals(self.run, self._recorder, self._writer, warn=policy != "record")
         self._replayed = bool(replayed)
@@ -375,21 +389,31 @@ class Guard:
             self._checks.state_written()
             self._look_again()
 
-    def checkpoint(self, objects: Mapping[str, Any], step: int) -> Path | None:
+    def checkpoint(
+        self, objects: Mapping[str, Any], step: int, *, wait: bool = True
+    ) -> Path | None:
         """Save a checkpoint with its manifest under `run/archive`.
 
         It is clean only if its bytes, read back, have the digests that the trace recorded after
         this step, `step` is the step that the guard counts, no incident is open, and parameters,
         moments and buffers are finite.
 
+        Of several ranks every one calls it, at the same step, and writes its part (see
+        `archive_format`, and docs/archive.md). Ranks at different steps, or one that does not come
+        within a minute, are named, and nothing is written.
+
         Args:
             objects: name to an object with state_dict(), or to a value that torch.load accepts
                 with weights_only=True. "step" is added.
             step: number of the step whose result is saved.
+            wait: False to go on with the training once the state is copied to host memory, and
+                have it written in the background, in the format "dcp". Until that is done,
+                another call with wait=False is refused aloud; with wait=True it waits.
 
         Returns:
-            The checkpoint's folder, or None when it could not be written: that is logged, and
-            counted in `health`; the training goes on and the last checkpoint stays in place.
+            The checkpoint's folder, or None when it is not known yet or could not be written:
+            that is logged, recorded, and counted in `health`; the training goes on and the last
+            checkpoint stays in place.
         """
         if not self._mine():
             return None
@@ -397,7 +421,8 @@ class Guard:
             self._settle()
             self._drain(wait=True)
             newest = self._step - 1 if self._stepped else None
-            folder = self._checkpoints.save(objects, step, self._place, self._collector, newest)
+            place, collector = self._place, self._collector
+            folder = self._checkpoints.save(objects, step, place, collector, newest, wait=wait)
             with self._safely("comparing a checkpoint"):
                 if self._gate is not None and folder is not None:
                     self._gate.compare_if_due(folder, objects, self._recorder.checkpoint)
@@ -438,6 +463,17 @@ class Guard:
             )
         return None
 
+    def checkpoint_written(self, timeout: float | None = None) -> Path | None:
+        """Wait for a checkpoint that is written in the background.
+
+        Args:
+            timeout: in seconds; None for as long as its own limit, half an hour.
+
+        Returns:
+            Its folder; None if there was none, it failed, or the time ran out.
+        """
+        return self._checkpoints.wait(timeout) if self._mine() else None
+
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until all evidence so far is on disk; False when the disk refuses it."""
         if self._mine():
@@ -468,6 +504,7 @@ class Guard:
         if self._place.owner != os.getpid():
             return
         with self._safely("closing"):
+            self._checkpoints.close()
             self._drain(wait=True)
             self._seals.close()
             if (watched := self._collector.watched) is not None:

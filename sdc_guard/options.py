@@ -14,6 +14,8 @@ from .errors import UsageError
 
 Policy = Literal["record", "warn", "skip", "halt"]
 POLICIES: Final = ("record", "warn", "skip", "halt")
+ArchiveFormat = Literal["auto", "torch", "dcp"]
+ARCHIVE_FORMATS: Final = ("auto", "torch", "dcp")
 
 
 def listed(
@@ -76,6 +78,17 @@ def check_sensor(sensor: str, false_incidents: float | None) -> None:
             f"false_incidents is {false_incidents}, and must be a probability per step",
             next_step="give 1e-4 for one in 10,000 steps, or None for no statistical alerts",
         )
+
+
+def check_archive(archive_format: str) -> None:
+    """Refuse a format of checkpoints that there is not.
+
+    Raises:
+        UsageError: an unknown name.
+    """
+    if archive_format not in ARCHIVE_FORMATS:
+        known = ", ".join(ARCHIVE_FORMATS)
+        raise UsageError(f"no archive_format {archive_format!r}", next_step=f"use one of {known}")
 
 
 def check_cadences(**cadences: int | None) -> None:

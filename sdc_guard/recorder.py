@@ -315,13 +315,13 @@ class Recorder:
         for alert in alerts:
             self._on_alert(alert)
 
-    def event(self, step: int, kind: str, detail: str) -> None:
-        """Record an event."""
-        self._append("events", step, kind=kind, detail=detail)
+    def event(self, step: int, kind: str, detail: str, *, kept: bool = False) -> None:
+        """Record an event; `kept` from another thread, which must not write to the ring."""
+        self._append("events", step, kept=kept, kind=kind, detail=detail)
 
-    def checkpoint(self, step: int, **columns: Any) -> None:
-        """Record a checkpoint."""
-        self._append("checkpoints", step, **columns)
+    def checkpoint(self, step: int, *, kept: bool = False, **columns: Any) -> None:
+        """Record a checkpoint; `kept` from another thread, which must not write to the ring."""
+        self._append("checkpoints", step, kept=kept, **columns)
 
     def _append(self, table: str, step: Any, *, kept: bool = False, **columns: Any) -> None:
         self._writer.append(table, kept=kept, attempt=self._attempt, step=step, **columns)

@@ -6,10 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sdc_guard.archive.compare import NO_WHOLE, check_bytes
-from sdc_guard.archive.manifest import FILE, Manifest
+from sdc_guard.archive.manifest import FILE, SHARDED, Manifest, TensorEntry
 from sdc_guard.archive.sealing.as_manifest import as_manifest
 from sdc_guard.archive.sealing.files import compared_with
 from sdc_guard.archive.sealing.seal_file import seal_at
+from sdc_guard.archive.sharded.opened import OpenedFolder
 from sdc_guard.detect.carried import in_words
 from sdc_guard.errors import CheckpointUnreadable
 from sdc_guard.store.trace_reader import TraceReader
@@ -24,7 +25,7 @@ _TRACED = """
     SELECT kind, name, h, s1, s2
     FROM digests JOIN layer_names USING (layer)
     WHERE phase = 'after' AND kind NOT IN ('buffer', 'step') AND step = $step
-        AND attempt = $attempt AND rank = 0
+        AND attempt = $attempt AND rank = $rank
 """
 
 
@@ -99,28 +100,36 @@ class TraceOracle:
 
     def _against_trace(self, checkpoint: Checkpoint, manifest: Manifest) -> Judgement:
         step = manifest.trace_step
-        rows = self._reader.rows(_TRACED, {"step": step, "attempt": checkpoint.attempt})
-        if not rows:
+        compared, absent, recorded = set(), 0, 0
+        for rank, held in enumerate(_by_rank(checkpoint, manifest)):
+            traced = self._traced(step, checkpoint.attempt, rank)
+            recorded += len(traced)
+            for path, entry in held:
+                key = (entry.kind or "", entry.layer or "")
+                if key not in traced:
+                    absent += entry.kind is not None
+                    continue
+                compared.add((rank, key))
+                if traced[key] != {tuple(entry.digest)}:
+                    return Judgement("corrupt", f"{path}: not the bits of step {step}")
+        if not recorded:
             return Judgement("untestable", f"no digests of step {step} recorded")
-        traced: dict[tuple[str, str], set[tuple[int, ...]]] = {}
-        for kind, name, *sums in rows:
-            traced.setdefault((kind, name), set()).add(tuple(value % 2**64 for value in sums))
-        compared, absent = set(), 0
-        for path, entry in manifest.tensors.items():
-            key = (entry.kind or "", entry.layer or "")
-            if key not in traced:
-                absent += entry.kind is not None
-                continue
-            compared.add(key)
-            if traced[key] != {tuple(entry.digest)}:
-                return Judgement("corrupt", f"{path}: not the bits of step {step}")
         if not compared:
             return Judgement("untestable", "none of its tensors is in the trace")
         if absent:
             text = f"the trace lacks the digests of {absent} of its tensors after step {step}"
             return Judgement("untestable", text)
-        text = f"{len(compared)} of {len(traced)} recorded tensors equal the trace, bit for bit"
+        text = f"{len(compared)} of {recorded} recorded tensors equal the trace, bit for bit"
         return Judgement("clean", text + self._reservation(step) + _unproven(manifest))
+
+    def _traced(
+        self, step: int, attempt: int, rank: int
+    ) -> dict[tuple[str, str], set[tuple[int, ...]]]:
+        rows = self._reader.rows(_TRACED, {"step": step, "attempt": attempt, "rank": rank})
+        found: dict[tuple[str, str], set[tuple[int, ...]]] = {}
+        for kind, name, *sums in rows:
+            found.setdefault((kind, name), set()).add(tuple(value % 2**64 for value in sums))
+        return found
 
     def _reservation(self, step: int) -> str:
         share = self._watch.watched(step).share
@@ -142,6 +151,17 @@ def _recorded(checkpoint: Checkpoint) -> tuple[Manifest, str]:
     manifest = Manifest.read(checkpoint.path)
     stored = check_bytes(checkpoint.path, manifest)
     return manifest, "" if stored.sound else stored.reasons()[0]
+
+
+def _by_rank(checkpoint: Checkpoint, manifest: Manifest) -> list[list[tuple[str, TensorEntry]]]:
+    """(tensor, digest) of what each rank wrote, as its own trace has it."""
+    if manifest.format != SHARDED:
+        return [list(manifest.tensors.items())]
+    written = OpenedFolder(checkpoint.path, manifest).by_rank
+    return [
+        [(one.piece.name, one.piece.entry) for one in part if one.piece.entry is not None]
+        for part in written
+    ]
 
 
 def _unproven(manifest: Manifest) -> str:

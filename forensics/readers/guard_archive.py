@@ -1,4 +1,7 @@
-"""The archive that `guard.checkpoint` writes: a folder per step, with a manifest."""
+"""The archive that `guard.checkpoint` writes: a folder per step, with a manifest.
+
+A checkpoint is one file of torch.save, or files of several ranks in the format of DCP.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,14 @@ from sdc_guard.archive.compare import (
     same_but_a_digit,
 )
 from sdc_guard.archive.confirmations import Confirmation, read_confirmations, settled
-from sdc_guard.archive.manifest import FILE, Manifest
+from sdc_guard.archive.manifest import FILE, SHARDED, Manifest
 from sdc_guard.archive.save import STATE_FILE
 from sdc_guard.errors import CheckpointUnreadable
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
 from ..doubted import doubted
+from . import dcp, guard_sharded
 from .findings import as_step
 from .listing import is_folder, names_in
 from .reader import Reader
@@ -80,6 +84,8 @@ def _describe(folder: Path, named_step: int, confirmations: list[Confirmation]) 
     except CheckpointUnreadable as error:
         reason = f"incomplete: {error.what}"
         return Checkpoint(named_step, folder, FORMAT, "untested", (reason,), readable=False)
+    if manifest.format == SHARDED:
+        return guard_sharded.describe(folder, manifest, FORMAT)
     file = folder / manifest.file
     size = file.stat().st_size if file.is_file() else 0
     if size < manifest.bytes:
@@ -101,6 +107,8 @@ def open_checkpoint(checkpoint: Checkpoint) -> Content:
         CheckpointUnreadable: manifest or file is damaged, or missing.
     """
     manifest = Manifest.read(checkpoint.path)
+    if manifest.format == SHARDED:
+        return replace(dcp.open_content(checkpoint), step=manifest.step)
     return replace(open_file(checkpoint.path / manifest.file), step=manifest.step)
 
 
@@ -117,6 +125,8 @@ def check(checkpoint: Checkpoint) -> Integrity:
             the one which was written cannot be read does not raise.
     """
     manifest = Manifest.read(checkpoint.path)
+    if manifest.format == SHARDED:
+        return guard_sharded.check(checkpoint.path, manifest)
     file = checkpoint.path / manifest.file
     size, other = other_file(file, manifest), ""
     found = checksum(file) if manifest.xxh3 and file.is_file() else ""

@@ -13,7 +13,7 @@ from ..digest import Digest, Place, SingleChange, digest_tensor, find_change
 from ..digest.reference import words
 from ..digest.span import pieces, runs_of
 from ..errors import CheckpointUnreadable
-from .manifest import Manifest
+from .manifest import SHARDED, Manifest
 from .torch_file import read_torch_file
 
 OTHER_BYTES: Final = "not the bytes that were written, by the checksum of the whole file"
@@ -80,7 +80,7 @@ class ByteCheck:
 
 
 def check_bytes(folder: Path, manifest: Manifest) -> ByteCheck:
-    """Re-read a checkpoint's file and compare it, and every tensor in it, with the manifest.
+    """Re-read a checkpoint's files and compare them, and every tensor, with the manifest.
 
     Size and checksum of the whole file are compared first: a file that is not the one which was
     written is that, too, where it is cut off or nothing in it can be found any more.
@@ -89,6 +89,10 @@ def check_bytes(folder: Path, manifest: Manifest) -> ByteCheck:
         CheckpointUnreadable: the file is missing, or not readable as a checkpoint and all the
             same the one that was written, as far as the manifest says.
     """
+    if manifest.format == SHARDED:
+        from .sharded.check import check_sharded
+
+        return check_sharded(folder, manifest)
     path = folder / manifest.file
     size = other_file(path, manifest)
     hashed = size is None and bool(manifest.xxh3) and path.is_file()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -14,6 +14,8 @@ from ..store.atomic import publish_text
 
 Status = Literal["untested", "clean", "suspect", "corrupt"]
 SCHEMA = "sdc-guard/manifest/1"
+SHARDED_SCHEMA = "sdc-guard/manifest/2"
+SHARDED = "dcp"  # the format of checkpoints of several files, that of torch.distributed.checkpoint
 FILE = "manifest.json"
 _END: Final = 1 << 63  # steps and sizes are below it: stores keep signed 64 bits
 _XXH3 = re.compile(r"(?:[0-9a-f]{32})?")
@@ -27,6 +29,8 @@ class TensorEntry:
         h, s1, s2: the digest, unsigned, in hexadecimal: JSON readers lose digits beyond 2⁵³.
         kind, layer: the tensor of the trace that it is a copy of, if there is one; then the
             digest is the one that the trace recorded after the step, not one taken at saving.
+        dtype, shape, placements: of the whole tensor, and how ranks shared it; None in manifests of
+            version 1.
     """
 
     h: str
@@ -34,6 +38,9 @@ class TensorEntry:
     s2: str
     kind: str | None = None
     layer: str | None = None
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    placements: str | None = None
 
     @classmethod
     def of(cls, digest: Digest, kind: str | None = None, layer: str | None = None) -> TensorEntry:
@@ -48,6 +55,15 @@ class TensorEntry:
 
 
 @dataclass(frozen=True)
+class FileEntry:
+    """A file of a checkpoint: its name in the folder, bytes, and xxh3-128 in hexadecimal."""
+
+    name: str
+    bytes: int
+    xxh3: str
+
+
+@dataclass(frozen=True)
 class Manifest:
     """A sealed checkpoint.
 
@@ -57,12 +73,19 @@ class Manifest:
             script counts otherwise than the guard.
         attempt: the attempt that wrote it.
         status, reasons: the gate's judgement when it was sealed.
-        file, bytes: name and size of the checkpoint's file in this folder.
+        file, bytes: name and size of the checkpoint's file in this folder; of several files the
+            one that describes the others, and the size of all.
         tensors: path in the saved structure to expected digest.
         created: seconds since the epoch.
         xxh3: xxh3-128 of the whole file in hexadecimal: of its names, sizes and directory, too,
             that no tensor's digest is about. "" in manifests from before there was one, which
             prove less.
+        format: "torch" for one file of torch.save, or SHARDED.
+        files: all files of a checkpoint that has several, manifest.json aside.
+        world_size: ranks that wrote it.
+        layout: how the training was laid out: meshes, wrappers, dtypes.
+        environment: xxh3-64, in hexadecimal, of the attempt's `environment` in run.json.
+        notes: what is worth knowing and no reason for doubt.
     """
 
     step: int
@@ -75,10 +98,19 @@ class Manifest:
     tensors: dict[str, TensorEntry]
     created: float
     xxh3: str = ""
+    format: str = "torch"
+    files: tuple[FileEntry, ...] = ()
+    world_size: int = 1
+    layout: dict[str, Any] = field(default_factory=dict)
+    environment: str = ""
+    notes: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> None:
         """Write manifest.json into the checkpoint's folder, atomically."""
-        content = {"schema": SCHEMA, **asdict(self)}
+        content = asdict(self)
+        if self.format != SHARDED:
+            content = _of_version_1(content)
+        content = {"schema": SHARDED_SCHEMA if self.format == SHARDED else SCHEMA, **content}
         publish_text(folder / FILE, json.dumps(content, indent=1) + "\n")
 
     @classmethod
@@ -123,15 +155,17 @@ class Manifest:
         if not isinstance(content, dict):
             raise _Wrong("it holds no object")
         schema = content.pop("schema")
-        if schema != SCHEMA:
-            raise _Wrong(f"its schema is {schema!r}, not {SCHEMA!r}")
+        if schema not in (SCHEMA, SHARDED_SCHEMA):
+            raise _Wrong(_unknown_schema(schema))
         unknown = content.keys() - {one.name for one in fields(cls)}
         if unknown:
             raise _Wrong(f"it has an entry {sorted(unknown)[0]!r}, which is not known")
         tensors = {name: _entry(name, row) for name, row in content["tensors"].items()}
-        for name in (one.name for one in fields(cls) if one.default is MISSING):
-            _ = content[name]
+        for one in fields(cls):
+            if one.default is MISSING and one.default_factory is MISSING:
+                _ = content[one.name]
         read = {"tensors": tensors, "reasons": tuple(content["reasons"])}
+        read |= {"notes": tuple(content.get("notes", ())), "files": _files(content)}
         manifest = cls(**{**content, **read, "xxh3": content.get("xxh3") or ""})
         for name in ("step", "trace_step", "attempt", "bytes"):
             value = content[name]
@@ -148,6 +182,14 @@ class Manifest:
             raise _Wrong("its xxh3 is no checksum")
         if not isinstance(manifest.file, str) or Path(manifest.file).name != manifest.file:
             raise _Wrong(f"its file {manifest.file!r} is not in this folder")
+        if schema != (SHARDED_SCHEMA if manifest.format == SHARDED else SCHEMA):
+            raise _Wrong(f"its format is {manifest.format!r}, which is not of {schema!r}")
+        if type(manifest.world_size) is not int or manifest.world_size < 1:
+            raise _Wrong("its world_size is no number of ranks")
+        if not all(isinstance(note, str) for note in manifest.notes):
+            raise _Wrong("its 'notes' are no texts")
+        if not isinstance(manifest.layout, dict) or not isinstance(manifest.environment, str):
+            raise _Wrong("its layout or environment is none")
         return manifest
 
 
@@ -155,16 +197,60 @@ class _Wrong(ValueError):
     """What a manifest says that cannot be, in words."""
 
 
+def file_entry(row: Any) -> FileEntry:
+    """A file's entry, checked.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is none, or lies outside of the folder.
+    """
+    entry = FileEntry(row["name"], row["bytes"], row["xxh3"])
+    if Path(entry.name).name != entry.name or len(entry.xxh3) != 32:
+        raise ValueError
+    if not _XXH3.fullmatch(entry.xxh3) or type(entry.bytes) is not int:
+        raise ValueError
+    if not 0 <= entry.bytes < _END:
+        raise ValueError
+    return entry
+
+
+def _files(content: dict[str, Any]) -> tuple[FileEntry, ...]:
+    try:
+        return tuple(file_entry(row) for row in content.get("files", ()))
+    except (ValueError, TypeError, KeyError):
+        raise _Wrong("its 'files' are not those of this folder") from None
+
+
+def _of_version_1(content: dict[str, Any]) -> dict[str, Any]:
+    """Without what came later, which a checkpoint of one file has no use for."""
+    later = ("format", "files", "world_size", "layout", "environment", "notes")
+    content = {name: value for name, value in content.items() if name not in later}
+    for entry in content["tensors"].values():
+        for name in ("dtype", "shape", "placements"):
+            del entry[name]
+    return content
+
+
+def _unknown_schema(schema: Any) -> str:
+    said = f"its schema is {schema!r}, not {SCHEMA!r} or {SHARDED_SCHEMA!r}"
+    name, _, version = str(schema).rpartition("/")
+    if f"{name}/" == SCHEMA[:-1] and version.isdecimal():
+        return f"{said}: it was written by a newer version of SDC Guard; update"
+    return said
+
+
 def _entry(name: str, row: Any) -> TensorEntry:
     try:
         entry = TensorEntry(**row)
+        if entry.shape is not None:
+            entry = replace(entry, shape=tuple(map(int, entry.shape)))
         numbers = entry.digest  # raises where one is none
     except (ValueError, TypeError):
         raise _Wrong(f"its entry for tensor {name!r} holds no digest") from None
     if not all(0 <= value < 1 << 64 for value in numbers):
         raise _Wrong(f"its entry for tensor {name!r} holds no digest")
-    if not all(isinstance(x, str | None) for x in (entry.kind, entry.layer)):
-        raise _Wrong(f"kind or layer of tensor {name!r} is no text")
+    texts = (entry.kind, entry.layer, entry.dtype, entry.placements)
+    if not all(isinstance(x, str | None) for x in texts):
+        raise _Wrong(f"kind, layer, dtype or placements of tensor {name!r} is no text")
     return entry
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,17 @@ from ..errors import (
     CheckpointMismatch,
     CheckpointUnreadable,
     SdcGuardError,
+    UsageError,
 )
 from ..store.lineage import lineage
 from ..store.run_file import RunFile
 from .compare import check_bytes, compare_tensors
 from .confirmations import read_confirmations, settled
 from .convictions import attempts_of, doubts, read_convictions
-from .manifest import FILE, Manifest
-from .save import tensors_in
+from .manifest import FILE, SHARDED, Manifest
+from .save import STATE_FILE, tensors_in
+from .sharded.files import METADATA
+from .sharded.load import load_into, load_whole
 
 _log = logging.getLogger("sdc_guard")
 
@@ -64,25 +68,33 @@ def checkpoints(archive: Path) -> list[Found]:
     )
 
 
-def load_checkpoint(path: str | Path) -> dict[str, Any]:
+def load_checkpoint(path: str | Path, *, into: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Load a checkpoint after proving that its tensors are those that were trained.
+
+    Nothing in it is run. A checkpoint that several ranks wrote is loaded on any number of them;
+    each calls this for itself, and no collective is used.
 
     Args:
         path: a checkpoint's folder; or a run's or an archive's folder, whose newest clean
             checkpoint is then taken, passing over the others aloud. Of a run that was resumed,
             the checkpoints that a later attempt superseded do not count. Nor do those that a
             replay has convicted since (convictions.jsonl).
+        into: objects as given to `guard.checkpoint`, by the same names: their state is loaded into
+            them. Of distributed tensors only this rank's shards are read. An optimizer that has
+            not stepped yet gets the state that was saved.
 
     Returns:
-        what was given to `guard.checkpoint`, as state dicts, and "step"; tensors on the CPU.
+        what was given to `guard.checkpoint`, as state dicts, and "step"; tensors on the CPU. With
+        `into`, the state dicts of those objects, and the other values.
 
     Raises:
         CheckpointUnreadable: missing, truncated or not a checkpoint.
-        CheckpointMismatch: its tensors differ from the digests recorded at saving.
+        CheckpointMismatch: its tensors differ from the digests recorded at saving, or are not
+            those of `into`, of which a part may be loaded by then.
         ArchiveIncomplete: a run's or an archive's folder without a clean checkpoint.
     """
     folder = Path(path)
-    if folder.name == "state.pt":
+    if folder.name in (STATE_FILE, METADATA):
         folder = folder.parent
     if not (folder / FILE).is_file() and folder.is_dir():
         folder = _newest_clean(folder)
@@ -95,6 +107,15 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             "suspect" if manifest.status == "clean" else manifest.status,
             "; ".join([*manifest.reasons, *against]),
         )
+    if manifest.format == SHARDED:
+        return load_whole(folder, manifest) if into is None else load_into(folder, manifest, into)
+    payload = _load_file(folder, manifest)
+    for name, target in (into or {}).items():
+        _load_into(target, payload, name, folder)
+    return payload
+
+
+def _load_file(folder: Path, manifest: Manifest) -> dict[str, Any]:
     sound = check_bytes(folder, manifest)
     if sound.unread:
         raise CheckpointUnreadable(
@@ -119,6 +140,16 @@ def load_payload(folder: Path) -> dict[str, Any]:
         CheckpointUnreadable: missing, truncated or not a checkpoint.
     """
     return _load(folder / Manifest.read(folder).file)
+
+
+def _load_into(target: Any, payload: dict[str, Any], name: str, folder: Path) -> None:
+    if name not in payload:
+        raise CheckpointMismatch(f"the checkpoint has no {name!r}", where=str(folder))
+    if not hasattr(target, "load_state_dict"):
+        raise UsageError(
+            f"{name} has no load_state_dict()", next_step="take it from what this returns"
+        )
+    target.load_state_dict(payload[name])
 
 
 def _load(path: Path) -> dict[str, Any]:

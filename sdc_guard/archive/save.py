@@ -57,8 +57,8 @@ def save_checkpoint(
             untouched.
     """
     archive.mkdir(parents=True, exist_ok=True)
-    _delete_abandoned(archive, time.time())
-    partial = archive / f".step={step:06d}.{secrets.token_hex(6)}.partial"
+    delete_abandoned(archive, time.time())
+    partial = new_partial(archive, step)
     partial.mkdir()
     try:
         torch.save(dict(payload), partial / STATE_FILE)
@@ -66,7 +66,7 @@ def save_checkpoint(
         manifest = _seal(
             partial, (step, step if trace_step is None else trace_step, attempt), expected, doubts
         )
-        folder = _published(partial, archive, step, attempt)
+        folder = published(partial, archive, step, attempt)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -151,7 +151,12 @@ def _seal(
     return manifest
 
 
-def _published(partial: Path, archive: Path, step: int, attempt: int) -> Path:
+def new_partial(archive: Path, step: int) -> Path:
+    """A name for the folder of a checkpoint that is being written; nobody else has it."""
+    return archive / f".step={step:06d}.{secrets.token_hex(6)}.partial"
+
+
+def published(partial: Path, archive: Path, step: int, attempt: int) -> Path:
     """Give a checkpoint its name. Another rank may take a free one first."""
     while True:
         folder = _free_name(archive, step, attempt)
@@ -172,7 +177,7 @@ def _free_name(archive: Path, step: int, attempt: int) -> Path:
     return folder
 
 
-def _delete_abandoned(archive: Path, now: float) -> None:
+def delete_abandoned(archive: Path, now: float) -> None:
     """Delete what killed processes left half-written: nothing there has changed for an hour.
 
     And what they left half-deleted.

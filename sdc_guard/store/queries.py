@@ -93,6 +93,10 @@ _CHECKPOINTS: Final = """
     SELECT step, rank, path, format, bytes, status, reason FROM checkpoints
     WHERE step BETWEEN $first AND $last ORDER BY step, rank, path
 """
+_LEFT: Final = """
+    SELECT step, kind, name, h, s1, s2 FROM digests JOIN layer_names USING (layer)
+    WHERE phase = 'after' AND rank = $rank AND step BETWEEN $first AND $last
+"""
 # 1.4826 times the median distance from the median estimates the standard deviation of a normal
 # distribution, and half of all values may be anything.
 _STEP_TIMES: Final = """
@@ -256,6 +260,15 @@ def checkpoints(reader: RunReader, first: int = _LEAST, last: int = _GREATEST) -
         written or judged.
     """
     return reader.arrow(_CHECKPOINTS, {"first": first, "last": last})
+
+
+def left_by_steps(reader: RunReader, rank: int, first: int, last: int) -> pa.Table:
+    """The digests of what steps left on a rank, both ends included.
+
+    Returns:
+        columns step, kind, name (of the layer), h, s1, s2.
+    """
+    return reader.arrow(_LEFT, {"rank": rank, "first": first, "last": last})
 
 
 def _check(measure: str) -> None:

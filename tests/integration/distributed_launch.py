@@ -36,6 +36,7 @@ MODULES = (
     "injections",
     "peers",
     "saves",
+    "archive",
 )
 PATIENCE = 100.0  # seconds without a scenario that ends: a hang, and not a loaded machine
 

@@ -384,15 +384,12 @@ def test_setups_ddp_a_checkpoint_by_one_rank_is_clean(two: Outcome) -> None:
     assert list(folder.parent.glob("step=*")) == [folder]
 
 
-def test_setups_fsdp2_a_checkpoint_of_shards_is_not_called_clean(two: Outcome) -> None:
+def test_setups_fsdp2_a_checkpoint_of_shards_is_one_of_all_ranks(two: Outcome) -> None:
     scenario = "fsdp2_checkpoint"
     sound(two, scenario)
-    folders = [two.told(scenario, rank)["last"] for rank in range(2)]
-    assert len(set(folders)) == 2
-    for folder in folders:
-        manifest = Manifest.read(folder)
-        assert manifest.status == "suspect"
-        assert "5 tensors are one rank's shards and not proven" in manifest.reasons[0]
+    (folder,) = {two.told(scenario, rank)["last"] for rank in range(2)}
+    manifest = Manifest.read(folder)
+    assert (manifest.status, manifest.reasons, manifest.world_size) == ("clean", (), 2)
 
 
 def test_setups_all_ranks_agree_on_the_number_of_a_start(two: Outcome) -> None:

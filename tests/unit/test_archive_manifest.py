@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sdc_guard.archive.manifest import FILE, SCHEMA, Manifest, TensorEntry
+from sdc_guard.archive.manifest import (
+    FILE,
+    SCHEMA,
+    SHARDED,
+    SHARDED_SCHEMA,
+    FileEntry,
+    Manifest,
+    TensorEntry,
+)
 from sdc_guard.digest import Digest
 from sdc_guard.errors import CheckpointUnreadable
 
@@ -21,6 +31,73 @@ def manifest() -> Manifest:
         "rng": TensorEntry.of(Digest(1, 2, 3)),
     }
     return Manifest(7, 6, 2, "suspect", ("one", "twö"), "state.pt", 2**40, tensors, 12.5)
+
+
+def of_several() -> Manifest:
+    entry = replace(
+        TensorEntry.of(Digest(1, 2, 3), "param", "w"), dtype="float32", shape=(3, 5),
+        placements="(Shard(dim=0),)",
+    )  # fmt: skip
+    files = (FileEntry(".metadata", 7, "ab" * 16), FileEntry("__0_0.distcp", 0, "0" * 32))
+    return replace(
+        manifest(), format=SHARDED, file=".metadata", files=files, world_size=8,
+        tensors={"model.w": entry}, layout={"mesh": ["cpu: 0=8"]}, environment="0" * 16,
+        notes=("rng",),
+    )  # fmt: skip
+
+
+def test_of_several_files(tmp_path: Path) -> None:
+    of_several().write(tmp_path)
+    assert Manifest.read(tmp_path) == of_several()
+    assert json.loads((tmp_path / FILE).read_text())["schema"] == SHARDED_SCHEMA
+
+
+def test_one_file_is_written_as_older_versions_read_it(tmp_path: Path) -> None:
+    manifest().write(tmp_path)
+    content = json.loads((tmp_path / FILE).read_text())
+    assert content["schema"] == SCHEMA
+    assert set(content) == {
+        "schema", "step", "trace_step", "attempt", "status", "reasons", "file", "bytes", "tensors",
+        "created", "xxh3",
+    }  # fmt: skip
+    assert set(content["tensors"]["rng"]) == {"h", "s1", "s2", "kind", "layer"}
+
+
+def test_a_newer_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    of_several().write(tmp_path)
+    text = (tmp_path / FILE).read_text().replace("manifest/2", "manifest/3")
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(CheckpointUnreadable, match="written by a newer version of SDC Guard; upda"):
+        Manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": [{"name": "../x", "bytes": 1, "xxh3": "0" * 32}]},
+        {"files": [{"name": "x", "bytes": -1, "xxh3": "0" * 32}]},
+        {"files": [{"name": "x", "bytes": 1, "xxh3": ""}]},
+        {"files": [5]},
+        {"files": None},
+        {"world_size": 0},
+        {"world_size": True},
+        {"layout": []},
+        {"notes": [1]},
+        {"format": "torch"},
+        {"format": "tar"},
+        {"schema": SCHEMA},
+        {"tensors": {"w": {"h": "0", "s1": "0", "s2": "0", "shape": ["x"]}}},
+        {"tensors": {"w": {"h": "0", "s1": "0", "s2": "0", "dtype": 5}}},
+    ],
+    ids=str,
+)
+def test_a_damaged_field_of_several_files(tmp_path: Path, change: dict[str, Any]) -> None:
+    of_several().write(tmp_path)
+    content = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps(content | change))
+    with pytest.raises(CheckpointUnreadable, match="cannot be read") as caught:
+        Manifest.read(tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -71,8 +148,11 @@ def test_what_is_no_manifest(tmp_path: Path, text: str) -> None:
         Manifest.read(tmp_path)
 
 
-def test_any_flipped_byte_is_a_manifest_or_one_kind_of_error(tmp_path: Path, seed: int) -> None:
-    manifest().write(tmp_path)
+@pytest.mark.parametrize("make", [manifest, of_several])
+def test_any_flipped_byte_is_a_manifest_or_one_kind_of_error(
+    tmp_path: Path, seed: int, make: Callable[[], Manifest]
+) -> None:
+    make().write(tmp_path)
     sound, random_ = (tmp_path / FILE).read_bytes(), random.Random(seed)
     for _ in range(300):
         content = bytearray(sound)

@@ -1,0 +1,112 @@
+"""Loading a sharded checkpoint: whole, or into what a rank holds of it, on any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...errors import CheckpointMismatch
+from ..manifest import Manifest
+from .flat import Path as Way
+from .flat import flattened, nested, place
+from .opened import NEXT_STEP, OpenedFolder
+from .pieces import given
+
+
+def load_whole(folder: Path, manifest: Manifest) -> dict[str, Any]:
+    """What was given to `guard.checkpoint`, with whole tensors on the CPU.
+
+    Raises:
+        CheckpointMismatch, CheckpointUnreadable: bytes are not those that were written.
+    """
+    opened = OpenedFolder(folder, manifest)
+    return nested({name: (opened.paths[name], opened.leaf(name)) for name in opened.written})
+
+
+def load_into(folder: Path, manifest: Manifest, objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Load what these objects hold, their shards alone; no collective.
+
+    Args:
+        objects: as given to `guard.checkpoint`, by the same names: objects with state_dict() and
+            load_state_dict(), or nested containers of tensors, which are written to.
+
+    Returns:
+        the state dicts by name, and the values that were saved beside them.
+
+    Raises:
+        CheckpointMismatch: bytes are not those that were written, or a tensor of the objects is
+            not in the checkpoint, or of another shape. Some of them may be loaded by then.
+        CheckpointUnreadable: a file is missing or damaged.
+    """
+    opened = OpenedFolder(folder, manifest)
+    found: dict[str, Any] = {}
+    for name, target in objects.items():
+        has_state = hasattr(target, "load_state_dict")
+        state = target.state_dict() if has_state else target
+        if isinstance(target, torch.optim.Optimizer):
+            _make_moments(opened, name, target, state)
+        found[name] = _filled(opened, name, state)
+        if has_state:
+            target.load_state_dict(found[name])
+    for name, (one, *_) in opened.written.items():
+        way = opened.paths[name]
+        if way[0][1] not in objects and one.piece.is_value:
+            place(found, way, opened.value(one))
+    return found
+
+
+def _filled(opened: OpenedFolder, name: str, state: Any) -> Any:
+    """A state with all tensors written to, and other values replaced."""
+    root = {name: state}
+    held = given(root)
+    for at, box in held.pieces.items():
+        if box.is_value:
+            continue
+        pieces = opened.written.get(box.name)
+        if not pieces or pieces[0].piece.is_value:
+            raise _other(opened, f"{box.name} is not in it")
+        if pieces[0].piece.shape != box.shape:
+            shapes = f"{list(pieces[0].piece.shape)} there, {list(box.shape)} here"
+            raise _other(opened, f"{box.name} has another shape: {shapes}")
+        opened.fill(held.tensors[at], box)
+    for saved, (one, *_) in opened.written.items():
+        way = opened.paths[saved]
+        if way[0][1] == name and one.piece.is_value:
+            place(root, way, opened.value(one))
+    return root[name]
+
+
+def _make_moments(
+    opened: OpenedFolder, name: str, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+) -> None:
+    """Make room for the state that an optimizer has from its first step on."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    there = flattened({name: state})
+    for saved, (one, *_) in opened.written.items():
+        number = _parameter_of(opened.paths[saved], name)
+        if saved in there or one.piece.is_value or number is None or number >= len(parameters):
+            continue
+        parameter, dtype = parameters[number].detach(), one.piece.torch_dtype
+        if tuple(parameter.shape) == one.piece.shape:  # shared out as the parameter is
+            room = torch.zeros_like(parameter, dtype=dtype)
+        else:
+            room = torch.zeros(one.piece.shape, dtype=dtype)
+        if not state["state"]:
+            state["state"] = {}
+        place({name: state}, opened.paths[saved], room)
+
+
+def _parameter_of(way: Way, name: str) -> int | None:
+    """The number of the parameter whose state lies there."""
+    if len(way) < 4 or way[0][1] != name or way[1][1] != "state":
+        return None
+    return way[2][1] if isinstance(way[2][1], int) else None
+
+
+def _other(opened: OpenedFolder, told: str) -> CheckpointMismatch:
+    return CheckpointMismatch(
+        f"the checkpoint is of another model: {told}", where=str(opened.folder), next_step=NEXT_STEP
+    )
