@@ -1,6 +1,7 @@
 """The measures of a gradient in one read of host memory, compiled by numba.
 
-Sums run in blocks: float32 inside of a block of 512 elements, float64 over the blocks. A block
+Sums run in blocks: float32 inside of a block of 512 elements, float64 over the blocks and in the
+short one at the end. A block
 whose squares could overflow, vanish or be no numbers is summed again in float64. A part of 2¹⁹
 elements is summed by itself, and the parts are added in their order: the result has the same bits
 whatever the number of threads, the processor, and whether the code was just compiled.
@@ -37,17 +38,20 @@ _INFINITE32: Final = 0x7F800000
 
 @compiled()
 def _short_block32(values: Any, bits: Any) -> Any:
-    """What `block_sums` does, of fewer elements, one after the other."""
-    square, size = np.float32(0), np.float32(0)
+    """What `block_sums` does, of fewer elements, one after the other.
+
+    In float64: hundreds of equal numbers one after the other add up the rounding errors of float32.
+    """
+    square, size = 0.0, 0.0
     zeros, largest = np.int32(0), np.int32(0)
     for i in range(len(values)):
-        value = abs(values[i])
+        value = np.float64(abs(values[i]))
         word = np.int32(bits[i] & _SIGNLESS32)
         square += value * value
         size += value
         zeros += np.int32(word == 0)
         largest = max(largest, word)
-    return (square, size), (zeros, largest)
+    return (np.float32(square), np.float32(size)), (zeros, largest)
 
 
 @compiled()

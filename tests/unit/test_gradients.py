@@ -131,6 +131,15 @@ def test_equal_numbers_do_not_add_up_their_rounding_errors(constant: float) -> N
     assert measured_of(gradient)[0] == pytest.approx(exact, rel=1e-6)
 
 
+@pytest.mark.parametrize("count", [450, 511, 1023])
+@pytest.mark.parametrize("constant", [1e-7, 0.1, 0.777])
+def test_nor_do_those_of_a_short_block(count: int, constant: float) -> None:
+    gradient = torch.full((count,), constant)
+    norm, _, mean, _, _ = measured_of(gradient)
+    exact = float(gradient[0].double())
+    assert (norm, mean) == pytest.approx((exact * count**0.5, exact), rel=2e-7)
+
+
 @given(
     hnp.arrays(
         np.float32,
