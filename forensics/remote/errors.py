@@ -85,7 +85,7 @@ def _busy(chain: list[BaseException]) -> str:
         status = _status(one)
         if status == _TOO_MANY or status >= _SERVERS_OWN:
             return f"HTTP {status}"
-        if isinstance(one, OSError) and one.errno in _BUSY:
+        if isinstance(one, OSError) and one.errno is not None and one.errno in _BUSY:
             return errno.errorcode[one.errno]
     return ""
 
