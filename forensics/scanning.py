@@ -18,6 +18,7 @@ from .oracles.integrity import Bytes, read_bytes
 from .oracles.judgement import Judgement, Oracle
 from .oracles.neighbours import Neighbours
 from .oracles.statistics import StatisticsOracle
+from .unforeseen import unforeseen
 
 _MOST_REASONS: Final = 5  # lines on what else could not be checked
 
@@ -93,7 +94,7 @@ def scanned(
         except (SdcGuardError, OSError):  # an archive that is gone
             raise
         except Exception as error:  # noqa: BLE001 - because one file nobody foresaw must not end the scan
-            reason = f"unreadable: judging it failed ({type(error).__name__})"
+            reason = unforeseen(error, "judging")
             return Scanned(found[place], "untested", (reason,), readable=False)
 
     def looked_at(one: Checkpoint) -> Scanned:
@@ -124,7 +125,8 @@ def _if_read(read: Bytes, judges: Sequence[Oracle]) -> Iterator[Oracle]:
 def _joined(one: Checkpoint, read: Bytes, further: Sequence[Judgement]) -> Scanned:
     found = read.integrity
     if found is None:
-        reasons = tuple(dict.fromkeys((*one.reasons, *(() if one.reasons else (read.reason,)))))
+        told = any(read.reason in why for why in one.reasons) or read.reason == _all(one)
+        reasons = tuple(dict.fromkeys((*one.reasons, *(() if told else (read.reason,)))))
         return Scanned(one, "untested", reasons, readable=False)
     suspicions = [judgement.reason for judgement in further if judgement.verdict == "corrupt"]
     if read.judgement.verdict == "corrupt":
@@ -143,6 +145,11 @@ def _joined(one: Checkpoint, read: Bytes, further: Sequence[Judgement]) -> Scann
         dict(found.damaged), found.intact, found.unchecked, found.bytes,
         why=dict(found.why),
     )  # fmt: skip
+
+
+def _all(one: Checkpoint) -> str:
+    """The reasons that the index has, in a line: what reading one that it cannot read repeats."""
+    return "; ".join(one.reasons)
 
 
 def not_checkable(found: Sequence[Scanned]) -> list[str]:

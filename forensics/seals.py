@@ -56,7 +56,17 @@ def with_seal(found: Integrity, compared: Compared | None) -> Integrity:
         return found
     if damaged := {**compared.changed, **found.damaged}:
         return replace(found, damaged=damaged)
-    return Integrity({}, (*found.intact, *found.unchecked), (), found.bytes)
+    sealed = {
+        *compared.seal.tensors,
+        *compared.seal.files,
+    }  # one that was added has others
+    proven = tuple(name for name in found.unchecked if name in sealed)
+    return replace(
+        found,
+        intact=(*found.intact, *proven),
+        unchecked=tuple(name for name in found.unchecked if name not in sealed),
+        why={name: why for name, why in found.why.items() if name not in sealed},
+    )
 
 
 def saved_anew(seal: Seal) -> str:

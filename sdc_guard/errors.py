@@ -78,6 +78,13 @@ class CheckpointUnreadable(SdcGuardError):
     exit_code = EXIT_ARCHIVE_INCOMPLETE
 
 
+class ReadFailed(CheckpointUnreadable):
+    """A checkpoint that could not be read for a cause outside of it: nothing is known of its bytes.
+
+    A device or a network that fails, missing permission, too little memory.
+    """
+
+
 class CheckpointMismatch(SdcGuardError):
     """A checkpoint whose bytes are not those that were recorded when it was written."""
 

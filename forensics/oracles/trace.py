@@ -149,7 +149,7 @@ def _recorded(checkpoint: Checkpoint) -> tuple[Manifest, str]:
         changed = compared_with(seal, checkpoint.path).changed
         return sealed, next((f"{name}: {why}" for name, why in changed.items()), "")
     manifest = Manifest.read(checkpoint.path)
-    stored = check_bytes(checkpoint.path, manifest)
+    stored = check_bytes(checkpoint.path, manifest, sealed=True)
     return manifest, "" if stored.sound else stored.reasons()[0]
 
 

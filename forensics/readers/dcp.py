@@ -11,10 +11,11 @@ from pathlib import Path
 from sdc_guard.archive.dcp.dcp_metadata import FILE, DcpMetadata, read_metadata
 from sdc_guard.archive.dcp.dcp_tensors import stored_tensor, tensor_within
 from sdc_guard.archive.dcp.dcp_values import found_in, saved_step, steps_differ
-from sdc_guard.errors import CheckpointUnreadable, SdcGuardError
+from sdc_guard.errors import CheckpointUnreadable, ReadFailed, SdcGuardError
 
 from ..checkpoint import Checkpoint, Status
 from ..content import Content, Integrity
+from ..unforeseen import unforeseen
 from .dcp_check import check_items
 from .dcp_shards import left_over, listed, lost, shards, too_new
 from .listing import files_in, folders_in
@@ -79,11 +80,12 @@ def _is_dcp(folder: Path) -> bool:
 def _describe(folder: Path) -> Checkpoint:
     try:
         return _described(folder)
+    except ReadFailed as error:
+        return _unreadable(folder, None, [error.what])
     except (SdcGuardError, OSError):
         raise
     except Exception as error:  # noqa: BLE001 - because one nobody foresaw must not hide the others
-        reason = f"unreadable: reading it failed ({type(error).__name__})"
-        return _unreadable(folder, None, [reason])
+        return _unreadable(folder, None, [unforeseen(error, "reading")])
 
 
 def _described(folder: Path) -> Checkpoint:

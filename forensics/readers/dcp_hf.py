@@ -10,7 +10,7 @@ import torch
 
 from sdc_guard.archive.dcp.assembled import Part, assembled
 from sdc_guard.archive.dcp.boxes import cover_fault
-from sdc_guard.errors import CheckpointUnreadable
+from sdc_guard.errors import CheckpointUnreadable, ReadFailed
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity, StoredTensor
@@ -82,6 +82,8 @@ def check(checkpoint: Checkpoint) -> Integrity:
         forms = [files.boxes[name] for files in (boxes, whole) if name in files.boxes]
         try:
             read = [_read(some) for some in forms]
+        except ReadFailed:
+            raise
         except CheckpointUnreadable as error:
             damaged[name] = error.what
             continue

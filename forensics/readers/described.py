@@ -16,6 +16,7 @@ from sdc_guard.errors import CheckpointUnreadable, SdcGuardError
 
 from ..checkpoint import Checkpoint
 from ..content import Content, StoredTensor
+from ..unforeseen import unforeseen
 from .step_of import settle, step_in_name, step_inside
 
 
@@ -32,7 +33,7 @@ def described(file: Path, format: str, opener: Callable[[Path], Content]) -> Che
     except (SdcGuardError, OSError):
         raise
     except Exception as error:  # noqa: BLE001 - because one file nobody foresaw must not hide the others
-        why = f"unreadable: reading it failed ({type(error).__name__})"
+        why = unforeseen(error, "reading")
     else:
         return _readable(file, format, content)
     unknown = settle(None, step_in_name(file.stem))

@@ -24,7 +24,7 @@ from sdc_guard.archive.compare import (
 from sdc_guard.archive.confirmations import Confirmation, read_confirmations, settled
 from sdc_guard.archive.manifest import FILE, SHARDED, Manifest
 from sdc_guard.archive.save import STATE_FILE
-from sdc_guard.errors import CheckpointUnreadable
+from sdc_guard.errors import CheckpointUnreadable, ReadFailed
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
@@ -171,6 +171,8 @@ def _by_tensor(file: Path, manifest: Manifest) -> Integrity:
             continue
         try:
             found = compare_tensors({name: source.read()}, replace(manifest, tensors={name: entry}))
+        except ReadFailed:
+            raise
         except CheckpointUnreadable as error:
             damaged[name] = error.what
             continue

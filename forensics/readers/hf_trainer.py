@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from sdc_guard.archive.sealing.contents import HF_PART
-from sdc_guard.errors import CheckpointUnreadable
+from sdc_guard.errors import CheckpointUnreadable, ReadFailed
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity
@@ -142,6 +142,9 @@ def _check(checkpoint: Checkpoint) -> Integrity:
     for prefix, file in folder.parts:
         try:
             found.add(prefix, check_part(file))
+        except ReadFailed as error:
+            found.unchecked.append(file.name)
+            found.why[file.name] = error.what
         except CheckpointUnreadable as error:
             found.damaged[file.name] = error.what
     state = read_state(folder.path, whole=True)

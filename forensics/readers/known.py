@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from sdc_guard.archive.read_trouble import raise_trouble
 from sdc_guard.errors import CheckpointUnreadable, SdcGuardError
 
 from ..checkpoint import Checkpoint
+from ..unforeseen import unforeseen
 from . import (
     dcp,
     dcp_hf,
@@ -42,8 +44,9 @@ def _bounded(call: Callable[[Checkpoint], _Found]) -> Callable[[Checkpoint], _Fo
         except _OWN:
             raise
         except Exception as error:  # because one file nobody foresaw must not end a whole scan
+            raise_trouble(error, checkpoint.path)
             raise CheckpointUnreadable(
-                f"unreadable: reading it failed ({type(error).__name__})",
+                unforeseen(error, "reading"),
                 where=str(checkpoint.path),
                 next_step="use another checkpoint",
             ) from error

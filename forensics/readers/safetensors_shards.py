@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from sdc_guard.archive.safetensors_header import read_header
-from sdc_guard.errors import CheckpointUnreadable
+from sdc_guard.errors import CheckpointUnreadable, ReadFailed
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity, StoredTensor
@@ -95,15 +95,19 @@ def check_set(shards: ShardSet) -> Integrity:
     """
     damaged = dict.fromkeys(shards.missing, "missing")
     unchecked: dict[str, None] = {}
+    why: dict[str, str] = {}
     total = 0
     for name in shards.files:
         try:
             one = check_tensors(shards.folder / name, read_header(shards.folder / name))
+        except ReadFailed:
+            raise
         except CheckpointUnreadable as error:
             damaged[name] = damaged.get(name, error.what)
             continue
         damaged |= one.damaged
         unchecked |= dict.fromkeys(one.unchecked)
+        why |= one.why
         total += one.bytes
     if not total:
         raise CheckpointUnreadable("none of the shards can be read", where=str(shards.folder))
@@ -113,7 +117,7 @@ def check_set(shards: ShardSet) -> Integrity:
         elif tensor not in damaged and tensor not in unchecked:
             damaged[tensor] = f"not in its shard {file}"
     intact = tuple(name for name in unchecked if name not in damaged)
-    return Integrity(damaged, (), intact, total)
+    return Integrity(damaged, (), intact, total, why)
 
 
 def _open(checkpoint: Checkpoint) -> Content:

@@ -11,6 +11,7 @@ from typing import BinaryIO, Final
 
 import torch
 
+from sdc_guard.archive.read_trouble import raise_trouble
 from sdc_guard.archive.regular_file import open_regular, open_unbuffered
 from sdc_guard.archive.reused_buffers import reused_buffer
 from sdc_guard.archive.safetensors_forms import torch_form
@@ -60,6 +61,7 @@ def _read(
                 file.fileno(), before + size, access=mmap.ACCESS_COPY, offset=start - before
             )
     except OSError as error:
+        raise_trouble(error, path, f"tensor {entry.name}")
         raise _unreadable(path, entry, error.strerror or str(error)) from None
     raw = torch.frombuffer(content, dtype=torch.uint8, count=size, offset=before)
     if raw.data_ptr() % dtype.itemsize:  # the format does not promise that tensors are aligned
@@ -75,6 +77,7 @@ def _fetched(path: Path, start: int, entry: Entry) -> torch.Tensor:
             file.seek(start)
             count = file.readinto(content)
     except OSError as error:
+        raise_trouble(error, path, f"tensor {entry.name}")
         raise _unreadable(path, entry, error.strerror or str(error)) from None
     if count < len(content):
         raise _unreadable(path, entry, _short(count, len(content)))
@@ -115,11 +118,14 @@ def step(metadata: Mapping[str, object]) -> int | None:
 def check_tensors(path: Path, header: Header) -> Integrity:
     """Read every byte of a file. The format has no checksums: what can be read is `unchecked`.
 
+    So is what a disk or a network fails to give, with the reason in `why`: that shows no damage.
+
     Raises:
         CheckpointUnreadable: it cannot be opened.
     """
     damaged: dict[str, str] = {}
     unchecked: list[str] = []
+    why: dict[str, str] = {}
     try:
         with open_unbuffered(path) as file, reused_buffer() as buffer:
             read = _reading(file, header.start, buffer)
@@ -128,18 +134,21 @@ def check_tensors(path: Path, header: Header) -> Integrity:
                 size = entry.end - entry.begin
                 count, error = read(entry.begin, size)
                 total += count
-                if count < size:
-                    damaged[entry.name] = error or _short(count, size)
-                else:
-                    unchecked.append(entry.name)
+                if error:
+                    why[entry.name] = error
+                elif count < size:
+                    damaged[entry.name] = _short(count, size)
+                    continue
+                unchecked.append(entry.name)
             count, error = read(header.needed, header.trailing)
             if error:
-                damaged[path.name] = f"bytes after the last tensor: {error}"
+                unchecked.append(path.name)
+                why[path.name] = f"bytes after the last tensor: {error}"
     except OSError as error:
         raise CheckpointUnreadable(
             f"cannot be read: {error.strerror or error}", where=str(path)
         ) from None
-    return Integrity(damaged, (), tuple(unchecked), total + count)
+    return Integrity(damaged, (), tuple(unchecked), total + count, why)
 
 
 def _reading(
@@ -157,7 +166,7 @@ def _reading(
                     break
                 done += count
         except OSError as error:
-            return done, error.strerror or str(error)
+            return done, f"cannot be read: {error.strerror or error}"
         return done, ""
 
     return read

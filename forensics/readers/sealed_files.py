@@ -10,7 +10,7 @@ from typing import Final
 
 from sdc_guard.archive.sealing.contents import Contents, contents_of
 from sdc_guard.archive.sealing.seal_file import SUFFIX, seal_at
-from sdc_guard.errors import CheckpointUnreadable
+from sdc_guard.errors import CheckpointUnreadable, ReadFailed
 
 from ..checkpoint import Checkpoint
 from ..content import Content, Integrity, StoredTensor
@@ -57,10 +57,15 @@ def _check(checkpoint: Checkpoint) -> Integrity:
     damaged, count = dict(found.unread), 0
     intact: list[str] = []
     unchecked: list[str] = []
+    why: dict[str, str] = {}
     for name, held in found.tensors.items():
         try:
             sound = held.crc()
             count += held.read().nbytes
+        except ReadFailed as error:
+            unchecked.append(name)
+            why[name] = error.what
+            continue
         except CheckpointUnreadable as error:
             damaged[name] = error.what
             continue
@@ -68,7 +73,7 @@ def _check(checkpoint: Checkpoint) -> Integrity:
             damaged[name] = "CRC mismatch"
         else:
             (unchecked if sound is None else intact).append(name)
-    return Integrity(damaged, tuple(intact), tuple(unchecked), count)
+    return Integrity(damaged, tuple(intact), tuple(unchecked), count, why)
 
 
 def _contents(checkpoint: Checkpoint) -> Contents:

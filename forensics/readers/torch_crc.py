@@ -10,7 +10,9 @@ from typing import Final
 from sdc_guard.archive.extent import Repeats, extent
 from sdc_guard.archive.inert_pickle import StoredTensor as Described
 from sdc_guard.archive.inventory import Inventory
+from sdc_guard.archive.read_trouble import trouble
 from sdc_guard.archive.torch_records import TorchRecords
+from sdc_guard.errors import SdcGuardError
 
 from ..content import Integrity
 
@@ -20,15 +22,20 @@ _MOST_THREADS: Final = 4  # as many chunks are in memory
 
 @dataclass(frozen=True)
 class _Summed:
-    """What reading a record showed: a fault, or that it has no checksum, or neither."""
+    """What reading a record showed: a fault, or that it has no checksum, or neither.
+
+    `unread` is why it could not be read, for a cause that is not in it.
+    """
 
     fault: str | None = None
     unchecked: bool = False
+    unread: str = ""
 
 
 def check_records(records: TorchRecords, found: Inventory) -> Integrity:
     """Read every record, and compare it with its checksum.
 
+    A record that could not be read for a cause outside of it (`trouble`) is not checked.
     A checksum of 0 is one that was not kept, as `torch.serialization.set_crc32_options` allows.
 
     Args:
@@ -45,15 +52,18 @@ def check_records(records: TorchRecords, found: Inventory) -> Integrity:
         fault, repeats = _misfit(records, record, described) if not state.fault else ("", "")
         if fault := state.fault or fault:
             damaged[name] = fault
-        elif repeats:
+        elif state.unread or repeats:
             unchecked.append(name)
-            why[name] = repeats
+            why[name] = state.unread or repeats
         else:
             (unchecked if state.unchecked else intact).append(name)
     of_tensors = {f"data/{described.key}" for described in found.tensors.values()}
     for record, state in summed.items():
         if state.fault and record not in of_tensors:
             damaged[record] = state.fault
+        elif state.unread and record not in of_tensors:
+            unchecked.append(record)
+            why[record] = state.unread
     size = sum(info.file_size for info in records.records.values())
     of_other_kinds = found.foreign_tensors
     return Integrity(damaged, tuple(intact), tuple(unchecked), size, why, of_other_kinds)
@@ -73,8 +83,12 @@ def _all_summed(records: TorchRecords) -> dict[str, _Summed]:
 def _summed(records: TorchRecords, name: str) -> _Summed:
     try:
         sound = records.sound(name)
-    except Exception as error:  # noqa: BLE001 - because damaged records raise errors of every kind
-        return _Summed(f"record {name} cannot be read ({error or type(error).__name__})")
+    except Exception as error:
+        if isinstance(error, SdcGuardError):
+            raise
+        if why := trouble(error):
+            return _Summed(unread=f"record {name} {why}")
+        return _Summed(f"record {name} cannot be read ({str(error) or type(error).__name__})")
     if sound is None:
         return _Summed(unchecked=True)
     return _Summed() if sound else _Summed(f"CRC mismatch in record {name}")

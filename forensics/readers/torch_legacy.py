@@ -18,6 +18,7 @@ import torch
 from sdc_guard.archive.extent import Repeats, extent, read_extent
 from sdc_guard.archive.inert_pickle import MOST_BYTES, InertUnpickler, Storage, storage_key
 from sdc_guard.archive.inert_pickle import StoredTensor as Described
+from sdc_guard.archive.read_trouble import raise_trouble
 from sdc_guard.archive.regular_file import open_regular, open_unbuffered
 from sdc_guard.archive.torch_damage import LEGACY, head_of
 from sdc_guard.archive.torch_records import CHUNK, NEXT_STEP
@@ -119,6 +120,7 @@ def _read(file: Path, layout: _Layout, stored: Described) -> torch.Tensor:
         start, size = layout.storages[stored.key]
         return read_extent(stored, size, partial(_bytes, file, start))
     except Exception as error:  # noqa: BLE001 - because damaged files raise errors of every kind
+        raise_trouble(error, file, f"storage {stored.key}")
         raise _unreadable(file, f"storage {stored.key}: {error}") from None
 
 
@@ -142,6 +144,7 @@ def _layout(file: Path) -> _Layout:
     except OSError as error:
         raise _unreadable(file, f"{error.strerror}") from None
     except Exception as error:  # noqa: BLE001 - because damaged pickles raise errors of every kind
+        raise_trouble(error, file)
         raise _unreadable(
             file, f"the structure of the file is damaged ({type(error).__name__}: {error})"
         ) from None
@@ -160,6 +163,7 @@ def _pickles(file: Path, size: int) -> tuple[Any, list[str], InertUnpickler]:
         except CheckpointUnreadable:
             raise
         except Exception as error:  # because cut pickles raise errors of every kind
+            raise_trouble(error, file)
             if read < min(size, MOST_BYTES):
                 read *= 8
             elif size > MOST_BYTES:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sdc_guard.archive.regular_file import open_regular
 from sdc_guard.archive.torch_damage import LEGACY, ZIP, head_of, pointer_in, why_unreadable
-from sdc_guard.errors import CheckpointUnreadable
+from sdc_guard.errors import CheckpointUnreadable, ReadFailed
 
 from ..content import Content, Integrity, StoredTensor
 from .torch_zip import check_file, open_any
@@ -54,6 +54,8 @@ def check_parts(folder: Path, files: Sequence[Path]) -> Integrity:
         name = part_name(folder, file)
         try:
             part = check_file(file)
+        except ReadFailed:
+            raise
         except CheckpointUnreadable as error:
             whole = replace(whole, damaged={**whole.damaged, name: error.what})
             last = error

@@ -18,6 +18,7 @@ import torch
 from sdc_guard.archive.extent import read_extent
 from sdc_guard.archive.inert_pickle import StoredTensor as Described
 from sdc_guard.archive.inventory import Inventory
+from sdc_guard.archive.read_trouble import raise_trouble
 from sdc_guard.archive.torch_damage import LEGACY, ZIP, head_of, pointer_in
 from sdc_guard.archive.torch_records import NEXT_STEP, TorchRecords, torch_records, torch_structure
 from sdc_guard.errors import CheckpointUnreadable
@@ -93,8 +94,9 @@ def _read(records: TorchRecords, stored: Described) -> torch.Tensor:
         size = records.records[record].file_size
         return read_extent(stored, size, partial(records.read, record))
     except Exception as error:  # noqa: BLE001 - because damaged records raise errors of every kind
+        raise_trouble(error, records.path, f"record {record}")
         raise CheckpointUnreadable(
-            f"record {record} cannot be read ({error or type(error).__name__})",
+            f"record {record} cannot be read ({str(error) or type(error).__name__})",
             where=str(records.path),
             next_step=NEXT_STEP,
         ) from None

@@ -26,8 +26,14 @@ _REFUSED: Final = re.compile(
     r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|Forbidden|Unauthorized|AuthFailure"
     r"|\(40[13]\)"
 )
+_BUSY: Final = (errno.EBUSY, getattr(errno, "EREMOTEIO", errno.EBUSY))  # of s3fs: SlowDown, 500
+_TOO_MANY, _SERVERS_OWN = 429, 500  # status codes of HTTP: asked too often, and from here on
 _DEEPEST: Final = 5
 DENIED: Final = "permission denied, or a wrong key"
+
+
+class StoreBusy(ArchiveUnreachable):
+    """A store that answers that it cannot answer now: the same question may be asked again."""
 
 
 def translated(error: Exception, where: str) -> OSError | SdcGuardError:
@@ -58,6 +64,12 @@ def translated(error: Exception, where: str) -> OSError | SdcGuardError:
             where=where,
             next_step="is the address right and the network there? then run it again",
         )
+    if busy := _busy(chain):
+        return StoreBusy(
+            f"the store cannot be reached (it answers with {busy})",
+            where=where,
+            next_step="it is overloaded or fails at the moment: run it again later",
+        )
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, "no such file", where)
     if isinstance(error, NotADirectoryError):
@@ -65,6 +77,25 @@ def translated(error: Exception, where: str) -> OSError | SdcGuardError:
     known = isinstance(error, OSError) and error.errno not in (None, errno.EIO)
     what = errno.errorcode.get(getattr(error, "errno", 0) or 0, "") if known else ""
     return OSError(errno.EIO, f"the store answers with {what or type(error).__name__}", where)
+
+
+def _busy(chain: list[BaseException]) -> str:
+    """What a store says that fails, or is asked too much, at the moment; "" if it is not so."""
+    for one in chain:
+        status = _status(one)
+        if status == _TOO_MANY or status >= _SERVERS_OWN:
+            return f"HTTP {status}"
+        if isinstance(one, OSError) and one.errno is not None and one.errno in _BUSY:
+            return errno.errorcode[one.errno]
+    return ""
+
+
+def _status(error: BaseException) -> int:
+    """The status code of HTTP that an error of aiohttp, or of botocore, has; 0 if it has none."""
+    response = getattr(error, "response", None)
+    told = response.get("ResponseMetadata") if isinstance(response, dict) else None
+    found = told.get("HTTPStatusCode") if isinstance(told, dict) else getattr(error, "status", 0)
+    return found if isinstance(found, int) else 0
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,9 +13,10 @@ from typing import Any, Final, TypeVar
 from sdc_guard.errors import ArchiveUnreachable
 
 from .blocks import Blocks
-from .errors import translated
+from .errors import StoreBusy, translated
 
 _Answer = TypeVar("_Answer")
+_PAUSES: Final = (0.5, 2.0, 5.0)  # seconds, before a store that is busy is asked again
 _HTTP: Final = ("http", "https")
 _TIMES: Final = ("LastModified", "mtime", "last_modified", "updated", "created")
 
@@ -149,16 +151,20 @@ class Store:
         return self.before + name + self._query
 
     def _call(self, ask: Callable[[], _Answer], name: str) -> _Answer:
-        if self.down is not None:
-            raise self.down
-        with self._lock:
-            self.requests += 1
-        try:
-            return ask()
-        except Exception as error:  # noqa: BLE001 - because each store's library raises errors of its own
-            told = translated(error, self.text(name))
-            if isinstance(told, ArchiveUnreachable):
-                self.down = told  # each further question would wait as long again
+        for pause in (*_PAUSES, None):
+            if self.down is not None:
+                raise self.down
+            with self._lock:
+                self.requests += 1
+            try:
+                return ask()
+            except Exception as error:  # noqa: BLE001 - because each store's library raises errors of its own
+                told = translated(error, self.text(name))
+            if pause is None or not isinstance(told, StoreBusy):
+                break
+            time.sleep(pause)
+        if isinstance(told, ArchiveUnreachable):
+            self.down = told  # each further question would wait as long again
         raise told
 
 

@@ -11,6 +11,7 @@ import torch
 
 from ..errors import CheckpointUnreadable
 from .inert_pickle import StoredTensor, by_path, stored_tensors
+from .read_trouble import raise_trouble
 from .torch_records import NEXT_STEP, STRUCTURE, TorchRecords, torch_records, torch_structure
 
 
@@ -37,6 +38,7 @@ def read_torch_file(path: Path) -> TorchFile:
 
     Raises:
         CheckpointUnreadable: missing, empty, truncated, or not such a file.
+        ReadFailed: the disk, the network or the memory fails, which shows nothing of its bytes.
     """
     records = torch_records(path)
     structure = torch_structure(records)
@@ -70,6 +72,7 @@ def _tensors(
             content, sound = storages[record]
             tensors[place] = rebuild(content, tensor)
         except Exception as error:  # noqa: BLE001 - because damaged records raise errors of every kind
+            raise_trouble(error, records.path, f"record {record}")
             damaged[place] = f"record {record} cannot be read ({type(error).__name__})"
             continue
         if not sound:

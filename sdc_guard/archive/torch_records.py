@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from ..digest.crc32 import crc32
-from ..errors import CheckpointUnreadable
+from ..errors import CheckpointUnreadable, ReadFailed
 from .inert_pickle import MOST_BYTES, InertUnpickler, Storage
+from .read_trouble import raise_trouble
 from .regular_file import open_regular, open_unbuffered
 from .reused_buffers import PIECE, fresh_buffer, reused_buffer
 from .torch_damage import why_unreadable
@@ -25,6 +26,7 @@ CHUNK: Final = 4 * 2**20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip file: lengths of the name and of what follows
 _LOCAL_MAGIC = b"PK\x03\x04"
 _MOST_DEFLATED: Final = 1032  # to 1: no deflated stream shrinks by more
+_NO_FILE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 NEXT_STEP: Final = "it cannot be judged; use another checkpoint"
 
 
@@ -87,8 +89,7 @@ class TorchRecords:
 
     def _packed(self, info: zipfile.ZipInfo, first: int, end: int) -> Iterator[memoryview]:
         """torch.save compresses nothing; who packs a file again may."""
-        if info.file_size > _MOST_DEFLATED * max(1, info.compress_size):
-            raise zipfile.BadZipFile(f"{info.compress_size:,} bytes cannot hold {info.file_size:,}")
+        _fits(info)
         with (
             open_regular(self.path) as whole,
             zipfile.ZipFile(whole) as archive,
@@ -112,6 +113,7 @@ class TorchRecords:
         end = info.file_size if end is None else end
         if info.compress_type == zipfile.ZIP_STORED and 0 <= first < end <= info.file_size:
             return self._read_plain(name, first, end)
+        _fits(info)  # a damaged directory may claim more than any memory holds
         content = fresh_buffer(max(0, end - first))
         at = 0
         for piece in self.chunks(name, first, end):
@@ -145,6 +147,12 @@ class TorchRecords:
             found = crc32(piece, found)
         expected = self.records[name].CRC
         return None if expected == 0 and found != 0 else found == expected
+
+
+def _fits(info: zipfile.ZipInfo) -> None:
+    """Raises BadZipFile if a record's bytes cannot unpack to as many as it claims."""
+    if info.file_size > _MOST_DEFLATED * max(1, info.compress_size):
+        raise zipfile.BadZipFile(f"{info.compress_size:,} bytes cannot hold {info.file_size:,}")
 
 
 def _start(file: IO[bytes], info: zipfile.ZipInfo) -> int:
@@ -194,6 +202,11 @@ def torch_records(path: Path) -> TorchRecords:
         if sum(info.compress_size for info in records.values()) > size:
             raise zipfile.BadZipFile("its records overlap")
     except Exception as error:  # noqa: BLE001 - because damaged zip files raise errors of every kind
+        if isinstance(error, PermissionError):
+            what = why_unreadable(path, error)
+            raise ReadFailed(what, where=str(path), next_step=NEXT_STEP) from None
+        if not isinstance(error, _NO_FILE):
+            raise_trouble(error, path)
         raise CheckpointUnreadable(
             why_unreadable(path, error), where=str(path), next_step=NEXT_STEP
         ) from None
@@ -223,6 +236,7 @@ def torch_structure(found: TorchRecords) -> TorchStructure:
     except CheckpointUnreadable:
         raise
     except Exception as error:  # noqa: BLE001 - because damaged pickles raise errors of every kind
+        raise_trouble(error, found.path)
         raise CheckpointUnreadable(
             f"unreadable: the structure of the file is damaged ({type(error).__name__})",
             where=str(found.path),

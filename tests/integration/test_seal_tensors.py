@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from damaged_archives import distributed, flip_record, pt, state
+from damaged_archives import distributed, flip_record, pt, state, trainer
 from in_process import bisect
 from safetensors.torch import load_file, save_file
 
+from forensics.content import Integrity
+from forensics.index import index
 from forensics.seal_file import own_checksum
+from forensics.seals import compare_with_seal, with_seal
 
 NAME = "step-100.safetensors"
 
@@ -154,3 +158,19 @@ def test_nan_is_sealed_and_told(tmp_path: Path) -> None:
     looked = bisect("scan", tmp_path, "--json", "--statistics")
     assert (looked.code, looked.json["not_looked_at"]) == (1, [])
     assert looked.json["checkpoints"][0]["reasons"] == ["w: 64 elements are NaN"]
+
+
+def test_a_file_that_was_added_to_a_sealed_folder_is_not_proven(tmp_path: Path) -> None:
+    folder = trainer(tmp_path, (100,)) / "checkpoint-100"
+    assert bisect("seal", tmp_path).code == 0
+    assert scanned(tmp_path)["status"] == "clean"
+    torch.save({"late": torch.ones(3)}, folder / "rng_state_1.pth")
+    save_file({"other": torch.ones(3)}, folder / "adapter_model.safetensors")
+    (one,) = index(tmp_path)
+    compared = compare_with_seal(one)
+    assert compared is not None
+    assert (compared.holds, dict(compared.changed)) == (False, {})
+    found = with_seal(Integrity({}, (), ("w", "new"), 9, {"new": "why"}), replace(
+        compared, seal=replace(compared.seal, tensors=("w",))
+    ))  # fmt: skip
+    assert (found.intact, found.unchecked, found.why) == (("w",), ("new",), {"new": "why"})

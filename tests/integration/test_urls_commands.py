@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from s3_server import Bucket, forget, s3_server
 from forensics import locations
 from forensics.index import index
 from forensics.locations import location
+from forensics.remote import store
 from forensics.remote.blocks import Blocks
 from forensics.remote.path import RemotePath
 from forensics.scanning import scanned
@@ -227,6 +229,39 @@ def test_a_store_that_stops_answering_is_no_damage(url: str) -> None:
     try:
         with pytest.raises(ArchiveUnreachable, match="the store cannot be reached"):
             scanned(found)
+    finally:
+        del path.store.fs.cat_file
+
+
+def test_a_store_that_is_busy_is_asked_again_and_is_no_damage(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_PAUSES", (0.0, 0.0))
+    found = index(location(url))
+    path = found[0].path
+    assert isinstance(path, RemotePath)
+    real, asked = path.store.fs.cat_file, 0
+
+    def busy(until: int) -> None:
+        def answer(*places: object, **more: object) -> bytes:
+            nonlocal asked
+            asked += 1
+            if asked <= until:
+                raise OSError(errno.EBUSY, "Please reduce your request rate.")  # SlowDown, a 503
+            content: bytes = real(*places, **more)
+            return content
+
+        path.store.fs.cat_file = answer
+        path.store._blocks = Blocks()
+
+    try:
+        busy(until=2)
+        assert [one.checkpoint.step for one in scanned(found) if one.status == "corrupt"] == [300]
+        asked = 0
+        busy(until=1000)
+        with pytest.raises(ArchiveUnreachable, match="EBUSY"):
+            scanned(found)
+        assert asked == 3
     finally:
         del path.store.fs.cat_file
 

@@ -166,6 +166,12 @@ def test_errors_of_many_libraries() -> None:
     assert isinstance(told(FileNotFoundError("u"), ClientResponseError()), PermissionError)
     assert isinstance(told(FileNotFoundError("step-403.pt")), FileNotFoundError)
     assert isinstance(told(OSError(errno.EIO, "InvalidAccessKeyId: x")), PermissionError)
+    for number in (errno.EBUSY, errno.EREMOTEIO):  # as s3fs has SlowDown and InternalError
+        assert isinstance(told(OSError(number, secret)), ArchiveUnreachable)
+    for status, kind in ((503, ArchiveUnreachable), (429, ArchiveUnreachable), (412, OSError)):
+        answer = Exception(secret)
+        vars(answer)["response"] = {"ResponseMetadata": {"HTTPStatusCode": status}}
+        assert isinstance(told(OSError(errno.EIO, secret), answer), kind)
     plain = told(RuntimeError(secret))
     assert isinstance(plain, OSError)
     assert "RuntimeError" in str(plain)

@@ -16,6 +16,7 @@ import torch
 from ...digest.crc32 import crc32
 from ..extent import Repeats, extent, read_extent
 from ..inert_pickle import StoredTensor
+from ..read_trouble import raise_trouble
 from ..regular_file import open_unbuffered
 from ..reused_buffers import PIECE, fresh_buffer, reused_buffer
 
@@ -213,8 +214,9 @@ def opened(source: Source) -> Iterator[SavedZip]:
     """Open a `torch.save` zip file.
 
     Raises:
-        DamagedItem: not one, or not a sound one. Nothing else, also not within the block: what
-            reading a damaged file raises becomes one.
+        DamagedItem: not one, or not a sound one; also within the block: what reading a damaged
+            file raises becomes one.
+        ReadFailed: the disk, the network or the memory fails.
     """
     try:
         with source.stream() as stream, zipfile.ZipFile(stream) as archive:
@@ -232,4 +234,6 @@ def opened(source: Source) -> Iterator[SavedZip]:
     except DamagedItem:
         raise
     except Exception as error:  # because damaged zip files raise errors of every kind
+        if not isinstance(error, FileNotFoundError):
+            raise_trouble(error, source.file)
         raise DamagedItem(f"no sound torch.save item ({type(error).__name__})") from error

@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from ...errors import CheckpointUnreadable
+from ...errors import CheckpointUnreadable, ReadFailed
 from ..dcp.dcp_metadata import FILE as METADATA
 from ..dcp.dcp_metadata import read_metadata
 from ..dcp.dcp_tensors import stored_tensor, tensor_within
@@ -22,6 +22,7 @@ from ..dcp.dcp_values import found_in
 from ..extent import read_extent
 from ..inert_pickle import StoredTensor
 from ..inventory import inventory
+from ..read_trouble import raise_trouble
 from ..regular_file import open_regular
 from ..reused_buffers import fresh_buffer
 from ..safetensors_forms import torch_form
@@ -145,6 +146,8 @@ def _joined(format: str, parts: list[tuple[str, Path]]) -> Contents:
     for prefix, file in parts:
         try:
             found = _in_file(file)
+        except ReadFailed:
+            raise
         except CheckpointUnreadable as error:
             unread[file.name] = error.what
             continue
@@ -189,6 +192,7 @@ def _stored(records: TorchRecords, stored: StoredTensor) -> torch.Tensor:
         size = records.records[record].file_size
         return read_extent(stored, size, partial(records.read, record))
     except Exception as error:  # noqa: BLE001 - because damaged records raise errors of every kind
+        raise_trouble(error, records.path, f"record {record}")
         raise _unreadable(records.path, f"record {record}", error) from None
 
 
@@ -196,6 +200,7 @@ def _sound(records: TorchRecords, record: str) -> bool | None:
     try:
         return records.sound(record)
     except Exception as error:  # noqa: BLE001 - because damaged records raise errors of every kind
+        raise_trouble(error, records.path, f"record {record}")
         raise _unreadable(records.path, f"record {record}", error) from None
 
 
@@ -214,6 +219,7 @@ def _mapped(
             opened.seek(start + entry.begin)
             count = opened.readinto(content)
     except OSError as error:
+        raise_trouble(error, file, f"tensor {entry.name}")
         raise _unreadable(file, f"tensor {entry.name}", error) from None
     if count < len(content):
         short = f"tensor {entry.name}: {count:,} of its {len(content):,} bytes are there"
