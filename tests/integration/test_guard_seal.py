@@ -331,3 +331,25 @@ def test_names_are_those_of_the_readers(training: Training, tmp_path: Path) -> N
             name: tuple(one.shape) for name, one in expected.items()
         }
         assert read.path == path
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_shards_of_this_rank_prove_nothing_and_accuse_nothing(
+    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    training.steps(1)
+    state, file = training.state(), tmp_path / "a.pt"
+    # to the guard as if its digest were of a part of what the file holds whole
+    state["model"]["0.weight"] = state["model"]["0.weight"] + 1
+    torch.save(state, file)
+    if late:
+        training.steps(1)
+    monkeypatch.setattr("sdc_guard.seals._is_part", lambda layer, size: layer.name != "2.bias")
+    known = guarded(training.guard.seal(file, 1, wait=True))
+    assert known.status == "untested"
+    assert any("tensors are one rank's shards, and not compared" in x for x in known.reasons)
+    assert {layer for _, layer in known.tensors.values()} == {"2.bias"}
+    monkeypatch.setattr("sdc_guard.seals._is_part", lambda *_: True)
+    known = guarded(training.guard.seal(file, 1, wait=True))
+    assert known.status == "untested"
+    assert known.tensors == {}
