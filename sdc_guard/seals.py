@@ -87,7 +87,7 @@ class Seals:
         self._newest: Seal | None = None
         self._thread: threading.Thread | None = None
         self._told: set[str] = set()
-        self._sealed_here: list[Path] = []
+        self._sealed_here: dict[Path, None] = {}
 
     def seal(
         self,
@@ -120,7 +120,9 @@ class Seals:
         self._jobs.put(job)
         if not wait:
             return None
-        job.ended.wait()
+        if not job.ended.wait(_PATIENCE):
+            self._tell(f"{path} is not sealed yet: the disk is stuck for {_PATIENCE:g} s")
+            return None
         seal = self._newest
         self.collect()
         return seal
@@ -234,10 +236,10 @@ class Seals:
 
     def _forget_deleted(self, newest: Path) -> None:
         """Remove our seals of checkpoints that were deleted: a new one may take such a name."""
-        self._sealed_here.append(newest)
+        self._sealed_here[newest] = None
         for path in [one for one in self._sealed_here if not one.exists()]:
             seal_of(path).unlink(missing_ok=True)
-            self._sealed_here.remove(path)
+            del self._sealed_here[path]
 
     def _from_trace(self, expected: Expected, parts: frozenset[str]) -> Expected:
         left, unproven = left_at(self._run, expected.step, expected.attempt, parts)
