@@ -16,7 +16,10 @@ class DetachedGuard:
     def refresh(self) -> None:
         """Nothing."""
 
-    def checkpoint(self, objects: Any, step: int) -> None:
+    def checkpoint(self, objects: Any, step: int, *, wait: bool = True) -> None:
+        """Nothing."""
+
+    def checkpoint_written(self, timeout: float | None = None) -> None:
         """Nothing."""
 
     def seal(self, path: Any, step: int, *, wait: bool = False) -> None:

@@ -28,8 +28,16 @@ _WHOSE: Final = """
 """
 
 
-def left_at(run: Path, step: int, attempt: int) -> tuple[dict[Key, Left], list[str]]:
+def left_at(
+    run: Path, step: int, attempt: int, parts: frozenset[str] = frozenset()
+) -> tuple[dict[Key, Left], list[str]]:
     """What a step left, as far as the trace has it; and that it has not all of it.
+
+    Args:
+        run: the run's folder.
+        step: it.
+        attempt: that ran it, or began after it.
+        parts: names of the layers of which rank 0 holds a shard: its digest is none of the whole.
 
     Raises:
         SdcGuardError: the run cannot be read.
@@ -45,9 +53,16 @@ def left_at(run: Path, step: int, attempt: int) -> tuple[dict[Key, Left], list[s
         if number in layers
     }
     there, whole = sum(kind == PARAMETER for kind, _ in left), len(layers)
-    if not 0 < there < whole:
-        return left, []
-    return left, [f"the trace has digests of {there} of {whole} parameters after step {step}"]
+    kept = {key: one for key, one in left.items() if key[1] not in parts}
+    unproven = [shards_in_words(len(left) - len(kept))] if len(kept) < len(left) else []
+    if 0 < there < whole:
+        unproven.append(f"the trace has digests of {there} of {whole} parameters after step {step}")
+    return kept, unproven
+
+
+def shards_in_words(count: int) -> str:
+    """Why tensors of which rank 0 holds a shard prove nothing."""
+    return f"{count} tensors are one rank's shards, and not compared"
 
 
 def step_that_left(

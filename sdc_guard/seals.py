@@ -27,7 +27,7 @@ from .detect.counters import KIND as COUNTER
 from .digest import Digest
 from .errors import SdcGuardError
 from .recorder import Recorder
-from .sealed_steps import left_at, step_that_left
+from .sealed_steps import left_at, shards_in_words, step_that_left
 from .store.run_file import Layer
 from .store.writer import Writer
 
@@ -54,6 +54,7 @@ class _Job:
         expected: what it should hold.
         number: of the call; the newest of a path counts.
         late: whether the trace is to be asked what the step left.
+        parts: names of the layers of which this rank holds a shard; the trace has its digest only.
         ended: set when it is done.
         waited: whether the training waits for it.
     """
@@ -62,6 +63,7 @@ class _Job:
     expected: Expected
     number: int
     late: bool
+    parts: frozenset[str]
     ended: threading.Event
     waited: bool
 
@@ -85,7 +87,7 @@ class Seals:
         self._newest: Seal | None = None
         self._thread: threading.Thread | None = None
         self._told: set[str] = set()
-        self._sealed_here: list[Path] = []
+        self._sealed_here: dict[Path, None] = {}
 
     def seal(
         self,
@@ -113,11 +115,14 @@ class Seals:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="sdc-guard-seals", daemon=True)
             self._thread.start()
-        job = _Job(path, expected, number, late, threading.Event(), wait)
+        parts = frozenset(_parts(place, collector).values()) if late else frozenset()
+        job = _Job(path, expected, number, late, parts, threading.Event(), wait)
         self._jobs.put(job)
         if not wait:
             return None
-        job.ended.wait()
+        if not job.ended.wait(_PATIENCE):
+            self._tell(f"{path} is not sealed yet: the disk is stuck for {_PATIENCE:g} s")
+            return None
         seal = self._newest
         self.collect()
         return seal
@@ -152,7 +157,7 @@ class Seals:
         elif step == newest:
             self._complete_digests(collector, newest)
             left, unproven = self._left(place, collector)
-            if not left:
+            if not self._recorder.recorded():
                 doubts.append("the state is not the one that the last step left: not in the trace")
         incident = self._recorder.incidents.open
         if incident is not None and incident.opened <= step:
@@ -174,23 +179,18 @@ class Seals:
             (COUNTER, number): counter_digest(bits)
             for number, (_, bits) in collector.counters.left().items()
         }
-        layers = {layer.id: layer for layer, _ in place.parameters}
-        layers |= {buffer.layer.id: buffer.layer for buffer in place.buffers}
-        held = collector.state.sizes()
-        sizes = {key: size for key, size in held.items() if key[0] == "param"}
+        layers = _layers(place)
+        parts = _parts(place, collector)
         trained = {number for number, _, _ in collector.state.owned}
         left: dict[Key, Left] = {}
         shards = 0
         for (kind, number), digest in recorded.items():
             layer = layers.get(number)
-            if layer is None:
-                continue
-            if number in collector.state.offsets or _is_part(layer, sizes.get(("param", number))):
+            if number in parts:
                 shards += 1
-                continue
-            left[kind, layer.name] = _left_of(kind, layer, digest, number in trained)
-        what = f"{shards} tensors are one rank's shards, and not compared"
-        return left, [what] if shards else []
+            elif layer is not None:
+                left[kind, layer.name] = _left_of(kind, layer, digest, number in trained)
+        return left, [shards_in_words(shards)] if shards else []
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -217,7 +217,7 @@ class Seals:
                 unsaved = "the trace of this step is not on disk"
                 expected = replace(expected, doubts=(*expected.doubts, unsaved))
             if job.late:
-                expected = self._from_trace(expected)
+                expected = self._from_trace(expected, job.parts)
 
             def whose(digests: Mapping[Key, Digest]) -> int | None:
                 return step_that_left(
@@ -236,13 +236,13 @@ class Seals:
 
     def _forget_deleted(self, newest: Path) -> None:
         """Remove our seals of checkpoints that were deleted: a new one may take such a name."""
-        self._sealed_here.append(newest)
+        self._sealed_here[newest] = None
         for path in [one for one in self._sealed_here if not one.exists()]:
             seal_of(path).unlink(missing_ok=True)
-            self._sealed_here.remove(path)
+            del self._sealed_here[path]
 
-    def _from_trace(self, expected: Expected) -> Expected:
-        left, unproven = left_at(self._run, expected.step, expected.attempt)
+    def _from_trace(self, expected: Expected, parts: frozenset[str]) -> Expected:
+        left, unproven = left_at(self._run, expected.step, expected.attempt, parts)
         return replace(expected, left=left, unproven=(*expected.unproven, *unproven))
 
     def _record(self, done: _Done) -> None:
@@ -270,6 +270,23 @@ class Seals:
         if kind not in self._told:
             self._told.add(kind)
             _log.warning("SDC Guard: %s; training goes on", line)
+
+
+def _layers(place: Place) -> dict[int, Layer]:
+    """Parameters and buffers by their number in the trace."""
+    layers = {layer.id: layer for layer, _ in place.parameters}
+    return layers | {buffer.layer.id: buffer.layer for buffer in place.buffers}
+
+
+def _parts(place: Place, collector: Collector) -> dict[int, str]:
+    """Number and name of the layers of which this rank holds no more than a shard."""
+    held = collector.state.sizes()
+    sizes = {number: size for (kind, number), size in held.items() if kind == "param"}
+    return {
+        number: layer.name
+        for number, layer in _layers(place).items()
+        if number in collector.state.offsets or _is_part(layer, sizes.get(number))
+    }
 
 
 def _left_of(kind: str, layer: Layer, digest: Digest, trained: bool) -> Left:

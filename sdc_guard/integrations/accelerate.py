@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ except ImportError as error:
     raise ImportError(
         'Accelerate is not installed: pip install ".[accelerate]" in a clone of SDC Guard'
     ) from error
+
+_log = logging.getLogger("sdc_guard")
 
 
 def guard_for(
@@ -42,7 +46,9 @@ def guard_for(
         optimizer: likewise.
         run: the run's folder.
         seal_checkpoints: whether the folders of `accelerator.save_state` are sealed when they are
-            written, by rank 0, until the guard is closed; see Guard.seal.
+            written, by rank 0, until the guard is closed; see Guard.seal. Not those that
+            Accelerate names by itself (`automatic_checkpoint_naming`): it takes all that lies in
+            their folder for checkpoints, counts it and deletes it.
         options: further arguments of Guard.
 
     Raises:
@@ -52,19 +58,19 @@ def guard_for(
     bare = accelerator.unwrap_model(model, keep_torch_compile=False)
     guard = Guard(bare, unwrapped_optimizer(optimizer), run=run, **{**scaler, **options})
     if seal_checkpoints:
-        _Sealing.of(accelerator).guard = guard
+        _Sealing.of(accelerator).seal_for(guard)
     return guard
 
 
 class _Sealing:
     """Seals what an accelerator saves; one for each, with the newest of its guards.
 
-    Attributes:
-        guard: that seals.
+    Neither keeps the guard, nor what it guards: the accelerator may outlive them by far.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
-        self.guard: Guard | None = None
+        self._guard: weakref.ref[Guard] | None = None
+        self._told = False
         self._replaced = Replaced(accelerator, "save_state", self._save_state)
 
     @classmethod
@@ -74,11 +80,38 @@ class _Sealing:
         known = getattr(around, "__self__", None)
         return known if isinstance(known, cls) else cls(accelerator)
 
+    def seal_for(self, guard: Guard) -> None:
+        """Seal by this guard from now on, as long as it is there."""
+        self._guard = weakref.ref(guard, self._is_gone)
+
+    def _is_gone(self, guard: weakref.ref[Guard]) -> None:
+        if guard is self._guard:
+            self._replaced.undo()
+
     def _save_state(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
         folder = inner(*args, **kwargs)
-        if self.guard is not None and isinstance(folder, str | os.PathLike):
-            self.guard.seal(os.fspath(folder), self.guard.step - 1)
+        guard = None if self._guard is None else self._guard()
+        if guard is None or not isinstance(folder, str | os.PathLike):
+            return folder
+        if self._replaced.owner.project_configuration.automatic_checkpoint_naming:
+            self._tell()
+        else:
+            guard.seal(os.fspath(folder), guard.step - 1)
         return folder
+
+    def _tell(self) -> None:
+        """Once. A seal beside them would count as one of `total_limit`, and be loaded as one."""
+        if not self._told:
+            self._told = True
+            _log.warning(
+                "SDC Guard: checkpoints are not sealed, because Accelerate names them "
+                "(automatic_checkpoint_naming) and would take a seal for one of them: give "
+                "save_state a folder"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the guard: a copy, in another process perhaps, seals nothing."""
+        return {**vars(self), "_guard": None}
 
 
 def unwrapped_optimizer(optimizer: Any) -> torch.optim.Optimizer:

@@ -143,7 +143,7 @@ class GuardHooks:
 
     def _save_checkpoint(self, inner: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         saved = inner(filepath, *args, **kwargs)
-        if "://" not in str(filepath):
+        if self.guards and "://" not in str(filepath):  # a copy of the trainer has none
             self.guards[0].seal(str(filepath), self.guards[0].step - 1)
         return saved
 

@@ -331,3 +331,82 @@ def test_names_are_those_of_the_readers(training: Training, tmp_path: Path) -> N
             name: tuple(one.shape) for name, one in expected.items()
         }
         assert read.path == path
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_shards_of_this_rank_prove_nothing_and_accuse_nothing(
+    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    training.steps(1)
+    state, file = training.state(), tmp_path / "a.pt"
+    # to the guard as if its digest were of a part of what the file holds whole
+    state["model"]["0.weight"] = state["model"]["0.weight"] + 1
+    torch.save(state, file)
+    if late:
+        training.steps(1)
+    monkeypatch.setattr("sdc_guard.seals._is_part", lambda layer, size: layer.name != "2.bias")
+    known = guarded(training.guard.seal(file, 1, wait=True))
+    assert known.status == "untested"
+    assert any("tensors are one rank's shards, and not compared" in x for x in known.reasons)
+    assert {layer for _, layer in known.tensors.values()} == {"2.bias"}
+    monkeypatch.setattr("sdc_guard.seals._is_part", lambda *_: True)
+    known = guarded(training.guard.seal(file, 1, wait=True))
+    assert known.status == "untested"
+    assert known.tensors == {}
+
+
+@pytest.mark.parametrize(("late_files", "status"), [(1, "clean"), (99, "suspect")])
+def test_files_of_other_ranks_may_come_while_a_folder_is_sealed(
+    training: Training,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    late_files: int,
+    status: str,
+) -> None:
+    training.steps(1)
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    training.save(folder / "state.pt")
+    reads: list[Path] = []
+
+    def read(path: Path) -> Any:
+        found = contents_of(path)
+        reads.append(path)
+        if len(reads) <= late_files:
+            torch.save({"cpu": torch.get_rng_state()}, folder / f"rng_state_{len(reads)}.pth")
+        return found
+
+    monkeypatch.setattr("sdc_guard.archive.sealing.make.contents_of", read)
+    monkeypatch.setattr("sdc_guard.archive.sealing.make._PAUSE", 0.0)
+    seal = training.guard.seal(folder, 1, wait=True)
+    known = guarded(seal)
+    assert known.status == status, known.reasons
+    assert ("its files changed while they were sealed" in known.reasons) == (status == "suspect")
+    if status == "clean":
+        assert seal is not None
+        assert sorted(seal.files) == ["rng_state_1.pth", "state.pt"]
+    assert len(reads) <= 10
+
+
+def test_waiting_for_a_seal_ends_though_the_disk_hangs(
+    training: Training,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    training.steps(1)
+    file = training.save(tmp_path / "a.pt")
+    go_on = threading.Event()
+    inner = contents_of
+    with monkeypatch.context() as patched:
+        patched.setattr("sdc_guard.seals._PATIENCE", 0.2)
+        patched.setattr(
+            "sdc_guard.archive.sealing.make.contents_of",
+            lambda path: go_on.wait(30) and inner(path),
+        )
+        assert training.guard.seal(file, 1, wait=True) is None
+        assert "not sealed yet" in caplog.text
+        assert seal_at(file) is None
+        go_on.set()
+    training.guard.close()
+    assert guarded(seal_at(file)).status == "clean"  # it is made all the same

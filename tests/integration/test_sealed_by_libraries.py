@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +200,55 @@ def test_accelerate_states_are_proven_and_a_flipped_byte_is_found(tmp_path: Path
     }  # fmt: skip
     accelerator.save_state(str(tmp_path / "afterwards"))  # the guard is closed
     assert not list(tmp_path.glob(f"afterwards*{SUFFIX}"))
+
+
+def test_accelerate_counts_deletes_and_loads_its_own_checkpoints_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from accelerate import Accelerator
+    from accelerate.utils import ProjectConfiguration
+
+    from sdc_guard.integrations.accelerate import guard_for
+
+    torch.manual_seed(0)
+    naming = ProjectConfiguration(str(tmp_path), automatic_checkpoint_naming=True, total_limit=2)
+    accelerator = Accelerator(cpu=True, project_config=naming)
+    plain = torch.nn.Linear(5, 1)
+    model, optimizer = accelerator.prepare(plain, torch.optim.AdamW(plain.parameters()))
+    with guard_for(accelerator, model, optimizer, run=tmp_path / "run", first_step=1) as guard:
+        for _ in range(4):
+            accelerator.backward(model(torch.randn(4, 5)).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+            accelerator.save_state()
+            guard.flush()  # a seal would be there by now, or soon
+    saved = plain.weight.detach().clone()
+    plain.weight.data.zero_()
+    accelerator.load_state()
+    assert torch.equal(plain.weight, saved)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "checkpoint_2", "checkpoint_3",
+    ]  # fmt: skip
+    assert guard.health.errors == 0
+    told = [record for record in caplog.records if "automatic_checkpoint_naming" in record.message]
+    assert len(told) == 1
+
+
+def test_an_accelerator_keeps_no_guard_and_a_copy_of_it_seals_nothing(tmp_path: Path) -> None:
+    from accelerate import Accelerator
+
+    from sdc_guard.integrations.accelerate import guard_for
+
+    accelerator = Accelerator(cpu=True)
+    plain = torch.nn.Linear(5, 1)
+    model, optimizer = accelerator.prepare(plain, torch.optim.AdamW(plain.parameters()))
+    guard = guard_for(accelerator, model, optimizer, run=tmp_path / "run", first_step=1)
+    assert "save_state" in vars(accelerator)
+    around = vars(accelerator)["save_state"].func.__self__
+    assert pickle.loads(pickle.dumps(around.__getstate__()["_guard"])) is None
+    guard.close()
+    alive = weakref.ref(guard)
+    del guard
+    gc.collect()
+    assert alive() is None
+    assert "save_state" not in vars(accelerator)

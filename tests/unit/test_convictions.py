@@ -20,6 +20,7 @@ from sdc_guard.archive.convictions import (
 )
 from sdc_guard.archive.manifest import Manifest, TensorEntry
 from sdc_guard.archive.save import save_checkpoint
+from sdc_guard.archive.sealing.doubts import doubts_by_name, name_in
 from sdc_guard.digest import digest_tensor
 from sdc_guard.errors import ArchiveIncomplete
 from sdc_guard.store.run_file import Attempt, RunFile
@@ -121,3 +122,17 @@ def test_the_same_is_noted_once_and_damaged_lines_are_passed_over(
     assert json.loads((folder / FILE).read_text().splitlines()[0])["first_corrupt"] == 13
     with pytest.raises(ArchiveIncomplete, match="no clean checkpoint among 1"):
         load_checkpoint(tmp_path / "run")
+
+
+def test_one_of_a_path_elsewhere_holds_for_its_own_attempt_alone(tmp_path: Path) -> None:
+    run, path = tmp_path / "run", tmp_path / "saved" / "checkpoint-4"
+    conviction = Conviction(1, None, 4, "x", checkpoint=name_in(run, path))
+    of_attempt = {
+        attempt: Manifest(4, 4, attempt, "clean", (), "", 0, {}, 0.0) for attempt in (1, 2)
+    }
+    found = {
+        attempt: doubts_by_name(run, path, manifest, [conviction], ())
+        for attempt, manifest in of_attempt.items()
+    }
+    # the path is the same, but a later attempt wrote what is there
+    assert found == {1: [conviction.text()], 2: []}

@@ -31,7 +31,12 @@ def doubts_by_name(
     known = list(convictions)
     found = doubts(path, manifest, known, attempts)
     name = name_in(run, path)
-    return found + [one.text() for one in known if one.checkpoint == name != path.name]
+    # a later attempt may have saved another one under the same path since
+    return found + [
+        one.text()
+        for one in known
+        if one.checkpoint == name != path.name and one.attempt == manifest.attempt
+    ]
 
 
 def sealed_doubts(

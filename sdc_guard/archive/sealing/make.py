@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -19,6 +20,8 @@ from .judged import Judged, Key, Left, compared, judgement
 from .seal_file import Guarded, Seal, SealedTensor, publish_seal
 
 Whose = Callable[[Mapping[Key, Digest]], int | None]
+_LOOKS: Final = 5
+_PAUSE: Final = 0.5  # seconds between two looks at files that are still being written
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,9 @@ class Expected:
 def sealed_checkpoint(path: Path, expected: Expected, whose: Whose = lambda _: None) -> Seal:
     """Read a checkpoint's files back, compare them, and write their seal.
 
+    Files that change meanwhile are read again: other ranks may still be writing theirs into the
+    same folder. What changes every time is suspect.
+
     Args:
         path: a file, or a folder.
         expected: what it should hold.
@@ -51,17 +57,22 @@ def sealed_checkpoint(path: Path, expected: Expected, whose: Whose = lambda _: N
         CheckpointUnreadable: nothing there, or a file cannot be read.
         UsageError: the seal cannot be written.
     """
-    before = _state_of(path)
-    contents = contents_of(path)
-    files = hashed_files(path)
-    tensors, damaged, infinite = _tensors_of(contents)
+    for look in range(_LOOKS):
+        if look:
+            time.sleep(_PAUSE)
+        before = _state_of(path)
+        contents = contents_of(path)
+        files = hashed_files(path)
+        tensors, damaged, infinite = _tensors_of(contents)
+        if settled := _state_of(path) == before:
+            break
     judged = compared(tensors, expected.left)
     odd = [name for name, one in tensors.items() if one.nan]
     odd += [name for name, key in judged.matched.items()
             if name in infinite and name not in odd and expected.left[key].trained]  # fmt: skip
     wrong = [*damaged, *(f"not finite: {name}" for name in odd)]
     status, reasons = _judgement(expected, contents, judged, tensors, whose, wrong)
-    if _state_of(path) != before:
+    if not settled:
         status, reasons = "suspect", [*reasons, "its files changed while they were sealed"]
     guarded = Guarded(expected.attempt, expected.step, status, tuple(reasons), judged.matched)
     seal = Seal(
