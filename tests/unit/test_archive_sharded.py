@@ -290,6 +290,30 @@ def test_a_disk_that_refuses_leaves_the_older_checkpoint(tmp_path: Path) -> None
     assert load_checkpoint(tmp_path)["step"] == 0
 
 
+def test_one_that_is_still_written_at_the_end_is_waited_for_once(tmp_path: Path) -> None:
+    go_on = threading.Event()
+    inner = protocol.write_pieces
+
+    def stuck(*given: Any) -> Any:
+        assert go_on.wait(30.0)
+        return inner(*given)
+
+    run = Run(tmp_path)
+    run.train()
+    with (
+        mock.patch.object(protocol, "write_pieces", stuck),
+        mock.patch.object(sharded_checkpoints, "AT_END", 0.1),
+    ):
+        run.save(wait=False)
+        run.guard.close()
+        with RunReader(tmp_path) as reader:
+            told = reader.rows("SELECT detail FROM events WHERE kind = 'checkpoint not saved'")
+        go_on.set()
+        run.guard.checkpoint_written(30.0)
+    assert len(told) == 1
+    assert "the training ended before it was written" in told[0][0]
+
+
 def test_a_flipped_bit_of_a_copy_is_named(tmp_path: Path) -> None:
     class Flipping(Stager):
         def stage(self, tensors: Any, values: Any) -> Any:
