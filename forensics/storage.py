@@ -32,7 +32,9 @@ def storage_result(corrupt: Checkpoint, last_clean: int, replayed: Result) -> Re
             item.kind or "stored",
             item.layer or item.name,
             item.change,
-            str(stored[item.name].dtype).removeprefix("torch."),
+            str(stored[item.name].dtype).removeprefix("torch.")
+            if item.name in stored
+            else manifest.tensors[item.name].dtype or "",
         )
         for item in check.mismatches
     )

@@ -11,7 +11,7 @@ import torch
 
 from .archive.manifest import Manifest
 from .archive.retention.keeper import Keeper
-from .archive.save import expected_digests, save_checkpoint, shards_in
+from .archive.save import expected_digests, save_checkpoint, shards_in, uncompared
 from .attempt import Place
 from .collector import Collector
 from .counter_alerts import counter_digest
@@ -114,13 +114,10 @@ class Checkpoints:
                 *not_finite_buffers(self._model),
             ],
             trace_step=step if newest is None else newest,
+            untested=uncompared(expected.values()),
         )
         self._record(folder, manifest)
-        if self._keeper is not None:
-            try:
-                self._keeper.saved()
-            except OSError as error:
-                _log.warning("SDC Guard: no checkpoint is deleted: %s", error)
+        self._committed()
         return folder
 
     def wait(self, timeout: float | None = None) -> Path | None:
@@ -142,9 +139,17 @@ class Checkpoints:
     def _sharded(self, place: Place) -> ShardedCheckpoints:
         if self._several is None:
             self._several = ShardedCheckpoints(
-                self._run, self._model, self._recorder, self._writer, place.ranks, warn=self._warn
-            )
+                self._run, self._model, self._recorder, self._writer, place.ranks,
+                warn=self._warn, committed=self._committed,
+            )  # fmt: skip
         return self._several
+
+    def _committed(self) -> None:
+        if self._keeper is not None:
+            try:
+                self._keeper.saved()
+            except OSError as error:
+                _log.warning("SDC Guard: no checkpoint is deleted: %s", error)
 
     def _complete_digests(self, collector: Collector, newest: int) -> None:
         """Digest what the budget left out, so that every saved byte has its digest."""
@@ -171,7 +176,8 @@ class Checkpoints:
     def _record(self, folder: Path, manifest: Manifest) -> None:
         reasons = "; ".join(manifest.reasons)
         if manifest.status != "clean" and self._warn:
-            _log.warning("SDC Guard: checkpoint of step %d is suspect: %s", manifest.step, reasons)
+            told = manifest.step, manifest.status, reasons
+            _log.warning("SDC Guard: checkpoint of step %d is %s: %s", *told)
         self._recorder.checkpoint(
             manifest.step,
             path=str(folder.relative_to(self._run)),

@@ -398,17 +398,19 @@ class Guard:
         this step, `step` is the step that the guard counts, no incident is open, and parameters,
         moments and buffers are finite.
 
-        Of several ranks every one calls it, at the same step, and writes its part (see
-        `archive_format`, and docs/archive.md). Ranks at different steps, or one that does not come
-        within a minute, are named, and nothing is written.
+        Of several ranks, one file is what the rank that calls it holds: under DDP, rank 0 calls it
+        alone. Where tensors are distributed, or with archive_format="dcp", every rank calls it, at
+        the same step, and writes its part (see docs/archive.md). Ranks at different steps, or one
+        that does not come within a minute, are named, and nothing is written.
 
         Args:
             objects: name to an object with state_dict(), or to a value that torch.load accepts
                 with weights_only=True. "step" is added.
             step: number of the step whose result is saved.
             wait: False to go on with the training once the state is copied to host memory, and
-                have it written in the background, in the format "dcp". Until that is done,
-                another call with wait=False is refused aloud; with wait=True it waits.
+                have it written in the background, where every rank writes its part; one file is
+                always waited for. Until that is done, another call with wait=False is refused
+                aloud; with wait=True it waits.
 
         Returns:
             The checkpoint's folder, or None when it is not known yet or could not be written:
@@ -512,7 +514,6 @@ class Guard:
             self._recorder.event(self._step, "end", json.dumps({"next_step": self._step}))
             self._writer.close()
             self._compactor.wait()
-            self._checkpoints.close()
             if self._place.rank == 0:
                 seal_run(self.run)
 

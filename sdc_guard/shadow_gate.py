@@ -20,7 +20,7 @@ import torch
 
 from .archive.confirmations import AWAITED, Confirmation, add_confirmation
 from .archive.convictions import Conviction, add_conviction
-from .archive.manifest import Manifest, Status
+from .archive.manifest import SHARDED, Manifest, Status
 from .archive.restore import load_payload
 from .signals.shadow import LossFunction, ShadowPass, unwrapped
 
@@ -80,7 +80,7 @@ class ShadowGate:
         manifest = Manifest.read(folder)
         if manifest.status != "clean":
             return
-        if _name_of(objects, self._model) is None or not (folder / manifest.file).is_file():
+        if manifest.format == SHARDED or _name_of(objects, self._model) is None:
             self._tell(NO_MODEL)
             return
         replace(manifest, status="untested", reasons=(AWAITED,)).write(folder)

@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -74,7 +74,8 @@ class ShardedCheckpoints:
         model: for its buffers and its layout.
         recorder, writer: of the trace.
         ranks: of the run.
-        warn: whether to log why a checkpoint is suspect.
+        warn: whether to log why a checkpoint is not clean.
+        committed: called on rank 0, in a thread, when a checkpoint has its name.
     """
 
     def __init__(
@@ -86,7 +87,9 @@ class ShardedCheckpoints:
         ranks: Ranks,
         *,
         warn: bool,
+        committed: Callable[[], None],
     ) -> None:
+        self._committed = committed
         self._run, self._model, self._warn = run, model, warn
         self._recorder, self._writer = recorder, writer
         size = ranks.world_size if ranks.connected else 1
@@ -174,6 +177,7 @@ class ShardedCheckpoints:
             self._record_failure(part.step, outcome.error, kept=True)
         elif outcome.manifest is not None:
             self._record(outcome)
+            self._committed()
 
     def _written(self, part: Part, *, racing: bool) -> Outcome:
         """Write a part; `racing` if the training goes on meanwhile."""
@@ -218,7 +222,8 @@ class ShardedCheckpoints:
             return
         reasons = "; ".join(manifest.reasons)
         if manifest.status != "clean" and self._warn:
-            _log.warning("SDC Guard: checkpoint of step %d is suspect: %s", manifest.step, reasons)
+            told = manifest.step, manifest.status, reasons
+            _log.warning("SDC Guard: checkpoint of step %d is %s: %s", *told)
         for note in manifest.notes if self._warn else ():
             _log.info("SDC Guard: checkpoint of step %d: %s", manifest.step, note)
         self._recorder.checkpoint(

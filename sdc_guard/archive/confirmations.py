@@ -83,12 +83,21 @@ def add_confirmation(archive: Path, one: Confirmation) -> None:
 
 
 def settled(folder: Path, manifest: Manifest, confirmations: Iterable[Confirmation]) -> Manifest:
-    """The manifest, clean if all that it waited for is a forward pass that was compared since."""
+    """The manifest, clean if all that it waited for is a forward pass that was compared since.
+
+    A name may be taken again after its checkpoint was deleted: a confirmation from before this one
+    was saved is of another.
+    """
     if manifest.status != "untested" or manifest.reasons != (AWAITED,):
         return manifest
-    if any(one.checkpoint == folder.name and one.by == "shadow" for one in confirmations):
+    if any(one.by == "shadow" and _is_of(one, folder, manifest) for one in confirmations):
         return replace(manifest, status="clean", reasons=())
     return manifest
+
+
+def _is_of(one: Confirmation, folder: Path, manifest: Manifest) -> bool:
+    said = one.checkpoint, one.attempt, one.step
+    return said == (folder.name, manifest.attempt, manifest.step) and one.time >= manifest.created
 
 
 def _parsed(row: dict[str, Any]) -> Confirmation:
@@ -98,4 +107,6 @@ def _parsed(row: dict[str, Any]) -> Confirmation:
         raise TypeError("a text that is none")
     if not all(type(number) is int for number in (one.step, one.attempt)):
         raise TypeError("a number that is none")
+    if type(one.time) not in (int, float):
+        raise TypeError("a time that is none")
     return one

@@ -7,10 +7,10 @@ import errno
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -27,6 +27,10 @@ from .torch_file import is_plain
 STATE_FILE = "state.pt"
 LATEST = "LATEST"
 ABANDONED_SECONDS = 3600.0
+NOT_COMPARED: Final = (
+    "its tensors are none that the trace has digests of, or copies: nothing is compared with the "
+    "step"
+)
 
 
 def save_checkpoint(
@@ -38,6 +42,7 @@ def save_checkpoint(
     doubts: list[str],
     *,
     trace_step: int | None = None,
+    untested: str = "",
 ) -> tuple[Path, Manifest]:
     """Write `payload` as the checkpoint of `step`.
 
@@ -51,6 +56,7 @@ def save_checkpoint(
         expected: the digest that each tensor of the payload must have, by dotted path.
         doubts: reasons known beforehand why this checkpoint is not clean.
         trace_step: the guard's own number of the step, if it differs from `step`.
+        untested: why nothing is known of it, though nothing speaks against it.
 
     Raises:
         OSError, RuntimeError: as the file system or torch.save gave it; the old checkpoints are
@@ -63,9 +69,8 @@ def save_checkpoint(
     try:
         torch.save(dict(payload), partial / STATE_FILE)
         fsync_file(partial / STATE_FILE)
-        manifest = _seal(
-            partial, (step, step if trace_step is None else trace_step, attempt), expected, doubts
-        )
+        identity = step, step if trace_step is None else trace_step, attempt
+        manifest = _seal(partial, identity, expected, doubts, untested)
         folder = published(partial, archive, step, attempt)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -131,11 +136,23 @@ def expected_digests(
     return entries
 
 
+def uncompared(expected: Iterable[TensorEntry]) -> str:
+    """Why no tensor of a checkpoint is compared with the trace; "" if one is, or it has none.
+
+    Copies, as a full state dict is made of, have the digest that was taken of the copy.
+    """
+    entries = list(expected)
+    if not entries or any(entry.kind is not None for entry in entries):
+        return ""
+    return NOT_COMPARED
+
+
 def _seal(
     folder: Path,
     identity: tuple[int, int, int],
     expected: dict[str, TensorEntry],
     doubts: list[str],
+    untested: str,
 ) -> Manifest:
     size = (folder / STATE_FILE).stat().st_size
     draft = Manifest(*identity, "untested", (), STATE_FILE, size, expected, time.time())
@@ -145,7 +162,8 @@ def _seal(
         whole = checksum(folder / STATE_FILE)
     except CheckpointUnreadable as error:
         reasons = [*doubts, str(error)]
-    status: Status = "suspect" if reasons else "clean"
+    status: Status = "suspect" if reasons else "untested" if untested else "clean"
+    reasons += [untested] if untested else []
     manifest = replace(draft, status=status, reasons=tuple(reasons), xxh3=whole)
     manifest.write(folder)
     return manifest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from recorded import rows
 import sdc_guard.shadow_gate
 from forensics.index import index
 from sdc_guard import Guard, load_checkpoint
-from sdc_guard.archive.confirmations import AWAITED, read_confirmations
+from sdc_guard.archive.confirmations import AWAITED, read_confirmations, settled
 from sdc_guard.archive.convictions import read_convictions
 from sdc_guard.archive.manifest import Manifest
 from sdc_guard.archive.retention.inventory import Inventory
@@ -101,6 +102,34 @@ def test_one_that_gives_another_loss_is_suspect_and_never_loaded_by_itself(
     assert "its shadow loss is" in conviction.reason
     assert statuses(tmp_path) == [(1, "clean"), (2, "clean"), (3, "suspect")]
     assert load_checkpoint(tmp_path)["step"] == 2
+
+
+def test_another_formats_checkpoint_stays_as_it_is(tmp_path: Path) -> None:
+    training = Training(tmp_path, 1, archive_format="dcp")
+    training.steps(2)
+    training.guard.close()
+    assert training.guard.health.errors == 0
+    assert statuses(tmp_path) == [(1, "clean"), (2, "clean")]
+    assert rows(tmp_path, "detail", "events WHERE kind = 'capture'") == [
+        (sdc_guard.shadow_gate.NO_MODEL,)
+    ]
+
+
+def test_a_confirmation_is_of_one_checkpoint_not_of_its_name(tmp_path: Path) -> None:
+    training = Training(tmp_path, 1)
+    training.steps(1)
+    training.guard.close()
+    folder = tmp_path / "archive" / "step=000001"
+    manifest = Manifest.read(folder)
+    (one,) = read_confirmations(tmp_path / "archive")
+    assert settled(folder, manifest, [one]).status == "clean"
+    for other in (
+        replace(one, attempt=one.attempt + 1),
+        replace(one, step=2),
+        replace(one, time=manifest.created - 1.0),
+        replace(one, by="command"),
+    ):
+        assert settled(folder, manifest, [other]).status == "untested"
 
 
 def test_what_could_not_be_compared_stays_untested(

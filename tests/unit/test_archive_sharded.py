@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,9 @@ from torch.distributed import HashStore
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
 from sdc_guard import Guard, RunReader, load_checkpoint, sharded_checkpoints
+from sdc_guard.archive.compare import ByteCheck, check_bytes
 from sdc_guard.archive.manifest import Manifest, TensorEntry
+from sdc_guard.archive.save import NOT_COMPARED
 from sdc_guard.archive.sharded import protocol
 from sdc_guard.archive.sharded.ack import Ack, Written
 from sdc_guard.archive.sharded.assign import assigned
@@ -183,6 +186,24 @@ def test_ranks_that_do_not_come_are_named() -> None:
     assert told[1].startswith("rank 0 did not come to guard.checkpoint of step 3 within 0.2 s")
 
 
+def test_after_one_that_did_not_come_the_others_wait_less() -> None:
+    waited: list[float] = []
+
+    def heard(_client: Any, key: str, end: float) -> Any:
+        waited.append(end - time.monotonic())
+        return None if len(waited) == 1 else {"step": 3, "newest": 3, "attempt": 1}
+
+    meeting = Meeting(0, 2, HashStore, lambda name: name)
+    with mock.patch("sdc_guard.archive.sharded.meeting._heard", heard):
+        with pytest.raises(
+            NotSaved, match="within 60 s: call it on every rank, or on rank 0 alone"
+        ):
+            meeting.agree(at(3, save="x"), 60.0)
+        assert meeting.agree(at(3, save="y"), 60.0) == "y"
+        assert meeting.agree(at(3, save="z"), 60.0) == "z"
+    assert [round(seconds, -1) for seconds in waited] == [60, 10, 60]
+
+
 def test_what_a_rank_says_is_read_as_it_was_written(tmp_path: Path) -> None:
     held = (piece("x", 2**64 - 1), Piece("lr"), piece("buffer", kind=None))
     written = (Written(held[0], "__1_0.distcp", 5, 100, 64, "ab" * 16),)
@@ -290,6 +311,30 @@ def test_a_disk_that_refuses_leaves_the_older_checkpoint(tmp_path: Path) -> None
     assert load_checkpoint(tmp_path)["step"] == 0
 
 
+def test_one_that_is_still_written_at_the_end_is_waited_for_once(tmp_path: Path) -> None:
+    go_on = threading.Event()
+    inner = protocol.write_pieces
+
+    def stuck(*given: Any) -> Any:
+        assert go_on.wait(30.0)
+        return inner(*given)
+
+    run = Run(tmp_path)
+    run.train()
+    with (
+        mock.patch.object(protocol, "write_pieces", stuck),
+        mock.patch.object(sharded_checkpoints, "AT_END", 0.1),
+    ):
+        run.save(wait=False)
+        run.guard.close()
+        with RunReader(tmp_path) as reader:
+            told = reader.rows("SELECT detail FROM events WHERE kind = 'checkpoint not saved'")
+        go_on.set()
+        run.guard.checkpoint_written(30.0)
+    assert len(told) == 1
+    assert "the training ended before it was written" in told[0][0]
+
+
 def test_a_flipped_bit_of_a_copy_is_named(tmp_path: Path) -> None:
     class Flipping(Stager):
         def stage(self, tensors: Any, values: Any) -> Any:
@@ -305,10 +350,34 @@ def test_a_flipped_bit_of_a_copy_is_named(tmp_path: Path) -> None:
     assert folder is not None
     manifest = Manifest.read(folder)
     (reason,) = manifest.reasons
+    check = check_bytes(folder, manifest)  # the files are those that were written
+    (found,) = check.mismatches
+    assert check == ByteCheck((found,))
+    assert (found.name, found.kind, found.layer) == ("model.0.weight", "param", "0.weight")
+    assert found.change is not None
+    assert (found.change.index, list(found.change.bits)) == (15, [20])
+    assert check.reasons() == [reason]
     what = "model.0.weight: bytes differ from the recorded digest (element 15, bits [20])"
     assert (manifest.status, reason) == ("suspect", what)
     with pytest.raises(CheckpointMismatch, match=re.escape(what)):
         load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("archive_format", ["dcp", "torch"])
+def test_copies_alone_are_untested(tmp_path: Path, archive_format: str) -> None:
+    run = Run(tmp_path, archive_format=archive_format)
+    run.train()
+    copies = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+    folder = run.guard.checkpoint({"model": copies}, 0)
+    other = run.guard.checkpoint({"model": copies, "optimizer": run.optimizer}, 0)
+    text = run.guard.checkpoint({"note": "no tensor"}, 0)
+    run.guard.close()
+    assert folder is not None
+    assert other is not None
+    assert text is not None
+    manifest = Manifest.read(folder)
+    assert (manifest.status, manifest.reasons) == ("untested", (NOT_COMPARED,))
+    assert Manifest.read(other).status == Manifest.read(text).status == "clean"
 
 
 def test_what_is_not_finite_is_suspect(tmp_path: Path) -> None:

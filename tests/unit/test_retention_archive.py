@@ -276,11 +276,12 @@ def trained(folder: Path, steps: int, **options: Any) -> Guard:
     return guard
 
 
+@pytest.mark.parametrize("archive_format", ["torch", "dcp"])
 def test_a_guard_keeps_as_many_as_it_was_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archive_format: str
 ) -> None:
     monkeypatch.setattr("sdc_guard.archive.retention.keeper.subprocess.Popen", AtOnce)
-    trained(tmp_path / "run", 5, keep=2)
+    trained(tmp_path / "run", 5, keep=2, archive_format=archive_format)
     found = checkpoints(tmp_path / "run" / "archive")
     assert [one.clean for one in found] == [True, True]
     assert found[-1].manifest.step == 4
@@ -301,6 +302,19 @@ def test_a_guard_says_once_that_nothing_is_deleted(
     monkeypatch.setattr("sdc_guard.archive.retention.keeper.subprocess.Popen", refuses)
     trained(tmp_path / "b", 2, keep=2)
     assert "no checkpoint is deleted: no more processes" in caplog.text
+
+
+def test_a_file_of_several_that_is_cut_off_or_foreign_stands_in_the_way(tmp_path: Path) -> None:
+    trained(tmp_path, 2, archive_format="dcp")
+    first, second = Inventory(tmp_path).look(0.0).stored
+    folder = tmp_path / "archive" / first.name
+    assert first.bytes == sum(path.stat().st_size for path in folder.iterdir())
+    with (folder / "__0_0.distcp").open("ab") as file:
+        file.write(b"!")
+    (tmp_path / "archive" / second.name / "notes.txt").touch()
+    told = [one.unknown for one in Inventory(tmp_path).look(0.0).stored]
+    assert told[0] == "__0_0.distcp is not as large as it was saved"
+    assert "notes.txt is there" in told[1]
 
 
 @pytest.mark.parametrize("keep", [0, -1, 1.5, True, "12"])

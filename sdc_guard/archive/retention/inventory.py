@@ -15,7 +15,7 @@ from ...store.lineage import lineage
 from ...store.run_file import Attempt, RunFile
 from .. import convictions
 from ..confirmations import Confirmation, read_confirmations, settled
-from ..manifest import FILE, Manifest
+from ..manifest import FILE, SHARDED, Manifest
 from ..save import LATEST
 from .pins import read_pins
 from .searches import open_searches
@@ -162,14 +162,18 @@ def _size(folder: Path, manifest: Manifest) -> int:
     """Bytes of a checkpoint's folder, which must hold what a guard writes and nothing else."""
     if type(manifest.created) not in (int, float) or not math.isfinite(manifest.created):
         raise CheckpointUnreadable("its manifest has no time", where=str(folder))
+    written = {file.name: file.bytes for file in manifest.files}
+    if manifest.format != SHARDED:
+        written = {manifest.file: manifest.bytes}
     sizes = {}
     for path in folder.iterdir():
         found = path.stat(follow_symlinks=False)
-        if path.name not in (FILE, manifest.file) or path.is_symlink() or path.is_dir():
+        if path.name not in (FILE, *written) or path.is_symlink() or path.is_dir():
             what = f"{path.name} is there, which no guard writes, or not now"
             raise CheckpointUnreadable(what, where=str(folder))
         sizes[path.name] = found.st_size
-    if sizes.get(manifest.file) != manifest.bytes:
-        what = f"{manifest.file} is not as large as it was saved"
-        raise CheckpointUnreadable(what, where=str(folder))
+    for name, size in written.items():
+        if sizes.get(name) != size:
+            what = f"{name} is not as large as it was saved"
+            raise CheckpointUnreadable(what, where=str(folder))
     return sum(sizes.values())

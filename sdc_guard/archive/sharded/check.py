@@ -21,4 +21,11 @@ def check_sharded(folder: Path, manifest: Manifest) -> ByteCheck:
     except CheckpointMismatch as error:
         return ByteCheck(rewritten=True, unread=error.what)
     missing = tuple(name for name in manifest.tensors if name not in opened.written)
-    return ByteCheck(missing=missing, crc=dict(opened.differences()))
+    crc, mismatches = {}, []
+    for name, told in opened.differences():
+        found = opened.mismatch(name)
+        if found is None:
+            crc[name] = told
+        else:
+            mismatches.append(found)
+    return ByteCheck(tuple(mismatches), missing, crc)

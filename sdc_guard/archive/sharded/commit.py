@@ -13,7 +13,7 @@ from ...digest import Digest
 from ...digest.reference import MASK64
 from ...store.atomic import fsync_folder, publish_text
 from ..manifest import SHARDED, Manifest, Status, TensorEntry
-from ..save import LATEST, published
+from ..save import LATEST, published, uncompared
 from .ack import WRITES, Ack, Written, ack_name, plan_name
 from .assign import Assignment
 from .files import METADATA, file_entries, write_metadata
@@ -97,11 +97,14 @@ def _manifest(one: Commit, acks: Sequence[Ack], written: Sequence[Written]) -> M
     own = [METADATA, *(ack_name(ack.rank) for ack in acks)]
     files += file_entries(one.partial, own)
     reasons = (*_reasons(acks), *one.assignment.reasons)
-    status: Status = "suspect" if reasons else "clean"
+    tensors = _tensors(acks, written)
+    untested = uncompared(tensors.values())
+    status: Status = "suspect" if reasons else "untested" if untested else "clean"
+    reasons += (untested,) if untested else ()
     metadata = next(file for file in files if file.name == METADATA)
     return Manifest(
         one.step, one.trace_step, one.attempt, status, reasons, METADATA,
-        sum(file.bytes for file in files), _tensors(acks, written), time.time(), metadata.xxh3,
+        sum(file.bytes for file in files), tensors, time.time(), metadata.xxh3,
         format=SHARDED, files=tuple(sorted(files, key=lambda file: file.name)),
         world_size=len(acks), layout=dict(one.layout), environment=one.environment,
         notes=one.assignment.notes,

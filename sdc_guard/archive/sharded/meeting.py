@@ -19,6 +19,7 @@ from ...errors import SdcGuardError
 from ...shown import shown
 
 _LONGEST_NAMED: Final = 20  # ranks
+_AFTER_ABSENCE: Final = 10.0  # seconds to wait, if a rank did not come the last time
 _VERDICT_SECONDS: Final = 30.0  # that rank 0 may take for it, once all came or were waited for
 
 
@@ -63,6 +64,7 @@ class Meeting:
         self._make, self._key = client, key
         self._clients: dict[str, Any] = {}
         self._number = 0
+        self._missed = False  # a rank that this one waited for, the last time
 
     @property
     def number(self) -> int:
@@ -74,7 +76,8 @@ class Meeting:
 
         Args:
             arrival: of this rank.
-            patience: seconds to wait for another rank.
+            patience: seconds to wait for another rank; no more than 10 after a meeting to which
+                one did not come, until all come again.
 
         Raises:
             NotSaved: ranks are at other steps, one did not come in time or is still busy, or the
@@ -117,10 +120,12 @@ class Meeting:
         number = self._number
         _set(client, self._at(number, "arrived/0"), asdict(arrival))
         arrivals: list[Arrival | None] = [arrival]
+        patience = self._patience(patience)
         end = time.monotonic() + patience
         for rank in range(1, self.world_size):
             told = _heard(client, self._at(number, f"arrived/{rank}"), end)
             arrivals.append(None if told is None else Arrival(**told))
+        self._missed = None in arrivals
         verdict = _judged(arrivals, patience)
         _set(client, self._at(number, "verdict"), verdict)
         self._forget(client, number - 2)
@@ -136,14 +141,20 @@ class Meeting:
             number += 1
         mine = self._at(number, f"arrived/{self.rank}")
         _set(client, mine, asdict(arrival))
-        end = time.monotonic() + patience
-        if _heard(client, self._at(number, "arrived/0"), end) is None:
+        waited = self._patience(patience)
+        end = time.monotonic() + waited
+        self._missed = _heard(client, self._at(number, "arrived/0"), end) is None
+        if self._missed:
             client.set(mine, "")  # rank 0 would take it for another step's
-            return {"error": _absent([0], arrival.step, patience)}
+            return {"error": _absent([0], arrival.step, waited)}
         self._number = number
+        # rank 0 may not have missed anyone, and wait for all of it
         end = time.monotonic() + patience + _VERDICT_SECONDS
         verdict = _heard(client, self._at(number, "verdict"), end)
         return verdict or {"error": "rank 0 gave no verdict"}
+
+    def _patience(self, patience: float) -> float:
+        return min(patience, _AFTER_ABSENCE) if self._missed else patience
 
     def _forget(self, client: Any, number: int) -> None:
         names = [f"arrived/{rank}" for rank in range(self.world_size)]
@@ -218,8 +229,8 @@ def _wrong(arrivals: Sequence[Arrival | None], patience: float) -> str:
 def _absent(ranks: Sequence[int], step: int, patience: float) -> str:
     did = "did not come to guard.checkpoint of step"
     return shown(
-        f"{listed(ranks)} {did} {step} within {patience:g} s: every rank must call it, or "
-        'Guard(archive_format="torch") have rank 0 save alone'
+        f"{listed(ranks)} {did} {step} within {patience:g} s: call it on every rank, or on rank 0 "
+        'alone with a full state dict and Guard(archive_format="torch")'
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...errors import CheckpointMismatch, CheckpointUnreadable
-from ..compare import solve_change
+from ..compare import TensorMismatch, solve_change
 from ..manifest import FileEntry, Manifest
 from .ack import Ack, Written, ack_name
 from .files import checksum, elements, mapped
@@ -143,6 +143,25 @@ class OpenedFolder:
                     what = error.what.removeprefix(_NOT_WRITTEN)
                     yield one.piece.name, what.removeprefix(f"{one.piece.name}: ")
                     break
+
+    def mismatch(self, name: str) -> TensorMismatch | None:
+        """The first piece of a tensor that has not the digest that it must have; None if all have.
+
+        None, too, if there is no such tensor, or its file cannot be read.
+        """
+        for one in self.written.get(name, ()):
+            entry = one.piece.entry
+            if one.piece.is_value or entry is None:
+                continue
+            try:
+                tensor = elements(self._file(one.file), one)
+            except (CheckpointUnreadable, ValueError):  # as long as it was, but not as the ack says
+                continue
+            found = one.piece.digest_of(tensor)
+            if found != entry.digest:
+                change = solve_change(tensor, entry.digest, found, place=one.piece.place)
+                return TensorMismatch(name, entry.kind, entry.layer, change)
+        return None
 
     def _prove(self, one: Written) -> memoryview:
         content = self._file(one.file)[one.first : one.first + one.bytes]
