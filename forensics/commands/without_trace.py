@@ -70,6 +70,7 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     Raises:
         ArchiveIncomplete: neither can judge any of them.
     """
+    from ..damage_first import damage_first
     from ..oracles.integrity import IntegrityOracle
     from ..oracles.statistics import StatisticsOracle
     from ..oracles.whole_files import WholeFiles
@@ -102,7 +103,10 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     stage = turns.over(found)
     statistics = WholeFiles(StatisticsOracle(candidates), looked_at)
     suspected = turns.judged(statistics, executor)
-    answer = replace(suspected, evidence=(*suspected.evidence, *stage.said, _ONLY_VALUES))
+    suspected = damage_first(suspected)
+    probes = (*suspected.probes, *statistics.probes())
+    said = (*suspected.evidence, *stage.said, _ONLY_VALUES)
+    answer = replace(suspected, evidence=said, probes=probes)
     return _with_unread(answer, candidates, stage.skipped)
 
 

@@ -13,6 +13,7 @@ from sdc_guard.errors import ArchiveIncomplete, UsageError
 
 from ..bracket import find_bracket_of
 from ..checkpoint import Checkpoint
+from ..damage_first import damage_first
 from ..oracles.judged_before import JudgedBefore
 from ..oracles.judgement import Judgement, Oracle
 from ..result import Result
@@ -109,7 +110,8 @@ class Standing:
             return self._result(JudgedBefore(()))
 
     def _result(self, oracle: Oracle) -> Result:
-        return find_bracket_of(self.part, self.known, oracle, None, lambda _: None, self.asked)
+        found = find_bracket_of(self.part, self.known, oracle, None, lambda _: None, self.asked)
+        return damage_first(found)
 
     def place(self, checkpoint: Checkpoint) -> int | None:
         """Where a checkpoint is in what is searched; None if it is not in it."""
