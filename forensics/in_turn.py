@@ -17,10 +17,11 @@ from .executors.executor import Executor
 from .oracles.judged_before import AmongOthers
 from .oracles.judgement import Oracle
 from .result import Result
+from .search.asked import Asked
 from .sessions.live import Live
 from .sessions.of_run import Search
 from .sessions.standing import Standing
-from .sessions.state import Stage
+from .sessions.state import Stage, State
 
 Tell = Callable[[str], None]
 INTEGRITY: Final = "integrity"
@@ -103,6 +104,25 @@ class InTurn:
         """Whether somebody else than judges of these names has judged in this session."""
         entries = () if self.live is None else self.live.state.entries
         return any(x.judgement is not None and x.by not in names for x in entries)
+
+    def of_state(self, judge: Oracle, executor: Executor, asked: Asked) -> Result:
+        """What a judge of the state and all others but the checksums say; nothing is kept of it.
+
+        What was said of a checkpoint that is skipped counts no more.
+
+        Args:
+            judge: of what is left.
+            executor: of the judgings.
+            asked: the search's options, with what is to be skipped.
+
+        Raises:
+            As `find_bracket_of`.
+        """
+        state = State("", asked) if self.live is None else replace(self.live.state, asked=asked)
+        entries = (x for x in state.entries if x.by != INTEGRITY and x.step not in asked.skip)
+        own = self.search.standing_of(replace(state, entries=tuple(entries)))
+        oracle = AmongOthers(judge, [by for _, _, by in own.known])
+        return find_bracket_of(own.part, own.known, oracle, None, self.tell, asked, executor)
 
     def _searched(
         self, part: Standing, judge: Oracle, executor: Executor, first: tuple[int | None, ...]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
+from sdc_guard.errors import EXIT_RANGE_ONLY, SdcGuardError
+from sdc_guard.store.opening import open_run
 from sdc_guard.store.trace_reader import TraceReader
 
 from .result import Result
@@ -17,6 +20,38 @@ _RECORDED: Final = "SELECT DISTINCT step FROM checkpoints ORDER BY step"
 def recorded_steps(reader: TraceReader) -> list[int]:
     """Steps of the checkpoints that the run saved, by its own record."""
     return [int(step) for (step,) in reader.rows(_RECORDED)]
+
+
+def with_record(reader: TraceReader, result: Result, there: Sequence[int]) -> Result:
+    """The answer, where the run's record says that it is not all there is to say.
+
+    Args:
+        reader: of the run.
+        result: of a search.
+        there: steps of the checkpoints that are there.
+    """
+    result = _with_later_break(reader, result)
+    return with_missing(result, recorded_steps(reader), there)
+
+
+def of_session(archive: Path, attempt: int | None, result: Result, there: Sequence[int]) -> Result:
+    """`with_record` for the answer of a session; of archives that no guard recorded as it was.
+
+    Args:
+        archive: of the session.
+        attempt: of it.
+        result, there: as `with_record`.
+    """
+    from .sessions.home import is_guarded
+
+    if not is_guarded(archive):
+        return result
+    try:
+        with open_run(archive, attempt) as reader:
+            return with_record(reader, result, there)
+    except SdcGuardError as error:
+        said = f"which checkpoints were saved is not known, for the record says: {error.what}"
+        return replace(result, evidence=(*result.evidence, said))
 
 
 def with_missing(result: Result, recorded: Iterable[int], there: Sequence[int]) -> Result:
@@ -47,4 +82,19 @@ def with_missing(result: Result, recorded: Iterable[int], there: Sequence[int]) 
         f"the run saved, {'is' if one else 'are'} not in the archive: the first corrupt one may "
         f"be {'it' if one else 'one of them'}"
     )
-    return replace(result, exact=False, evidence=(*result.evidence, said))
+    claim = result.claim and "transition"  # what is gone was not judged
+    return replace(result, exact=False, claim=claim, evidence=(*result.evidence, said))
+
+
+def _with_later_break(reader: TraceReader, result: Result) -> Result:
+    """Say so if the trace proves a change after the newest clean checkpoint."""
+    from .chain import breaks
+
+    if result.first_good or result.first_corrupt is not None:
+        return result
+    later = [row for row in breaks(reader) if row[0] > (result.last_clean or 0)]
+    if not later:
+        return result
+    step, kind, name = later[0]
+    text = f"after it, {kind} {name} changed between step {step - 1} and step {step}: see verify"
+    return replace(result, evidence=(*result.evidence, text), unsettled=EXIT_RANGE_ONLY)

@@ -77,14 +77,14 @@ def _located(result: Mapping[str, Any], corrupt: int, between: str) -> str:
         if result.get("claim") != "transition":
             return f"{one}{recorded}: bracket {between}, {certainty}."
         return f"{one} if what is corrupt stays corrupt: a transition, {between}, {certainty}."
-    skipped = _steps(result["skipped"])
+    skipped = f"untestable: {_steps(result['skipped'])}; " if result["skipped"] else ""
     if result.get("claim") != "transition":
-        return f"The first corrupt one is in {between}; untestable: {skipped}; {certainty}."
+        return f"The first corrupt one is in {between}; {skipped}{certainty}."
     if result.get("monotone") is False:
         what = f"Not monotone: a transition, not the first, is in {between}"
     else:
         what = f"The first corrupt one, if what is corrupt stays corrupt, is in {between}"
-    return f"{what}; untestable: {skipped}; {certainty}."
+    return f"{what}; {skipped}{certainty}."
 
 
 def _damaged(result: Mapping[str, Any], corrupt: int, between: str, recorded: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from sdc_guard.commands.group import json_option, json_text, say
-from sdc_guard.errors import EXIT_RANGE_ONLY, UsageError
+from sdc_guard.errors import UsageError
 
 from .answering import progress, tell_result
 from .opening import attempt_option, command_argument, of_lineage, opened, run_argument
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from ..executors.executor import Executor
     from ..oracles.judgement import Oracle
     from ..prediction import Predicted
-    from ..result import Result
     from ..search.asked import Asked
     from ..sessions.standing import Standing
 
@@ -118,7 +116,7 @@ def run_command(
     from ..executors.local import Local
     from ..in_turn import InTurn, confirmed
     from ..index import index
-    from ..missing import recorded_steps, with_missing
+    from ..missing import with_record
     from ..oracles.command import CommandOracle
     from ..oracles.statistics import StatisticsOracle
     from ..passed_over import passed_over
@@ -168,9 +166,7 @@ def run_command(
         else:
             result = turns.judged(judge, executor)
         if reader is not None:
-            result = _with_later_break(reader, result)
-            steps = [one.step for one in candidates]
-            result = with_missing(result, recorded_steps(reader), steps)
+            result = with_record(reader, result, [one.step for one in candidates])
         if not command:
             result = with_limits(result, oracle)
         tell_result(result, as_json)
@@ -242,20 +238,6 @@ def _executor(judge: Oracle, typed: SearchOptions, stack: contextlib.ExitStack) 
 
         return stack.enter_context(OnRay(typed.jobs))
     return Local(typed.jobs, judge.stop)
-
-
-def _with_later_break(reader: TraceReader, result: Result) -> Result:
-    """Say so if the trace proves a change after the newest clean checkpoint."""
-    from ..chain import breaks
-
-    if result.first_good or result.first_corrupt is not None:
-        return result
-    later = [row for row in breaks(reader) if row[0] > (result.last_clean or 0)]
-    if not later:
-        return result
-    step, kind, name = later[0]
-    text = f"after it, {kind} {name} changed between step {step - 1} and step {step}: see verify"
-    return replace(result, evidence=(*result.evidence, text), unsettled=EXIT_RANGE_ONLY)
 
 
 def _tell_prediction(

@@ -67,11 +67,16 @@ def view_of(
         ArchiveIncomplete: the search is over and nothing could be judged.
         UsageError: it is over, and an end is not what was said of it.
     """
+    from ..locations import location
+    from ..missing import of_session
+
     view = View(folder, state, standing, None, tuple(notes))
     if standing.following() is not None:
         return view
     try:
-        return replace(view, result=standing.result())
+        steps = [one.step for one in standing.part.candidates]
+        result = of_session(location(state.archive), state.attempt, standing.result(), steps)
+        return replace(view, result=result)
     except (ArchiveIncomplete, UsageError) as error:
         if not only_told:
             raise

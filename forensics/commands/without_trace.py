@@ -70,6 +70,7 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     Raises:
         ArchiveIncomplete: neither can judge any of them.
     """
+    from ..damage_first import damage_first
     from ..oracles.integrity import IntegrityOracle
     from ..oracles.statistics import StatisticsOracle
     from ..oracles.whole_files import WholeFiles
@@ -91,9 +92,6 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
             looked_at = _steps_of(found, turns)
     if isinstance(found, Result):
         if found.first_corrupt is not None:
-            if turns.others_judged(judge.name):
-                proven = turns.judged(judge, executor, of_bytes=True)
-                return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES, *names))
             answer = _with_values(found, turns, executor)
             return replace(answer, evidence=(*answer.evidence, *names))
         said = (_bytes_fit(found, candidates), *names)
@@ -102,7 +100,10 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     stage = turns.over(found)
     statistics = WholeFiles(StatisticsOracle(candidates), looked_at)
     suspected = turns.judged(statistics, executor)
-    answer = replace(suspected, evidence=(*suspected.evidence, *stage.said, _ONLY_VALUES))
+    suspected = damage_first(suspected)
+    probes = (*suspected.probes, *statistics.probes())
+    said = (*suspected.evidence, *stage.said, _ONLY_VALUES)
+    answer = replace(suspected, evidence=said, probes=probes)
     return _with_unread(answer, candidates, stage.skipped)
 
 
@@ -125,22 +126,25 @@ def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
 
     Up to an end that is damaged, and in the mirror, what is damaged is all that was asked for. The
     session's journal keeps nothing of it, for its question is answered; the result does. Of what
-    looks sound the bytes of the newest are read, too: that one is to restore from.
+    looks sound the bytes of the newest are read, too: that one is to restore from. What the user
+    and others judged is of the state, and counts there alone.
     """
-    from ..bracket import find_bracket
     from ..oracles.statistics import StatisticsOracle
     from ..oracles.whole_files import WholeFiles
     from ..values_besides import with_values
 
     candidates, asked = turns.search.candidates, turns.search.asked
+    if turns.live is not None:
+        asked = turns.live.state.asked
     damaged = {*proven.damaged_files}
-    if asked.first_good or asked.good is not None or asked.bad in damaged:
+    bounded = asked.first_good or asked.good is not None or asked.bad in damaged
+    if bounded and not turns.others_judged(*JUDGES):
         return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES))
     others = replace(asked, skip=tuple({*asked.skip, *damaged}))
     sound = [one for one in candidates if one.step not in damaged]  # those to compare with
     judge = WholeFiles(StatisticsOracle(sound), _steps_judged(proven, "integrity"))
     try:
-        values = find_bracket(candidates, judge, None, turns.tell, others, executor)
+        values = turns.of_state(judge, executor, others)
     except (ArchiveIncomplete, UsageError) as error:
         return replace(proven, evidence=(*proven.evidence, f"of values nothing: {error.what}"))
     answer = with_values(proven, values, asked.scan)

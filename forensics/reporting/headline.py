@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from ..checkpoint import Checkpoint
 from ..result import STORED_BYTES
@@ -12,6 +12,8 @@ from ..unread import in_words, unread
 from ..watched import percent
 from .bits import located_elements
 from .facts import Headline, LocatedElement, Recorded, State, Told
+
+_EXACT: Final = ("trace", "integrity")  # judges that compare bit for bit
 
 
 def accuses(told: Told) -> bool:
@@ -49,7 +51,7 @@ def of_session(told: Told, dtypes: Mapping[str, str]) -> Headline:
     state: State = "unknown"
     if accuses(told):
         state = "corrupt" if proven else "suspect"
-    elif result["exact"] and not result.get("suspect"):
+    elif _is_clean(result):
         state = "clean"
     return Headline(
         state=state,
@@ -72,6 +74,17 @@ def of_session(told: Told, dtypes: Mapping[str, str]) -> Headline:
         sound=sound,
         accused=accused,
     )
+
+
+def _is_clean(result: Mapping[str, Any]) -> bool:
+    """Whether nothing is corrupt, and nothing is left that may be; the exit code says so.
+
+    Earlier versions did not store it: of those `exact` has to say so.
+    """
+    if result.get("suspect") or result.get("unreadable") or result.get("damaged_files"):
+        return False
+    code = result.get("exit_code")
+    return bool(result["exact"]) if code is None else code == 0
 
 
 def _damaged(told: Told) -> tuple[int, ...]:
@@ -138,7 +151,7 @@ def _limits(result: Mapping[str, Any]) -> tuple[str, ...]:
     watched = result.get("watched")
     if isinstance(watched, int | float) and watched < 1:
         found.append(f"{percent(watched)} of what could be compared was: the rest is not known.")
-    if not result["proven"]:
+    if not result["proven"] and _is_weak(result):
         found.append("Not proven: a statistic or a command judged, and either may be wrong.")
     if result.get("claim") == "transition":
         found.append("Checkpoints before it were not judged: it is the first only if what is "
@@ -147,6 +160,12 @@ def _limits(result: Mapping[str, Any]) -> tuple[str, ...]:
         steps = ", ".join(map(str, result["skipped"][:20]))
         found.append(f"Could not be judged: checkpoints of step {steps}.")
     return (*found, *of_training(result["class"], result.get("state") or {}))
+
+
+def _is_weak(result: Mapping[str, Any]) -> bool:
+    """Whether one that may err judged; also where it is not known who did."""
+    said = [one for one in result.get("probes", ()) if one.get("verdict") != "untestable"]
+    return not said or any(one.get("oracle") not in _EXACT for one in said)
 
 
 def of_training(kind: str | None, known: Mapping[str, Any]) -> tuple[str, ...]:

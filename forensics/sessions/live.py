@@ -126,7 +126,8 @@ class Live:
             if result is None:
                 self.session.take_back()
             else:
-                self.session.finish({**result.as_dict(), **self._attempts(), **more})
+                told = {**result.as_dict(), "exit_code": result.exit_code}
+                self.session.finish({**told, **self._attempts(), **more})
         except OSError as error:
             self.tell(f"the answer cannot be kept in {self.folder}: {error.strerror}")
 

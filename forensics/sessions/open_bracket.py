@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..checkpoint import Checkpoint
+from ..missing import of_session
 from ..result import Result
 from .changes import changes
 from .home import Home
@@ -42,6 +43,7 @@ def open_bracket(
     if low is None or high is None:
         return None
     if (following := current.following()) is None:
-        return current.result()
+        steps = [one.step for one in candidates]
+        return of_session(run, attempt, current.result(), steps)
     evidence = f"of session {session.folder}, which is not finished: step {following.step} is next"
     return Result("run", low, high, exact=False, proven=False, evidence=(evidence,))

@@ -13,6 +13,7 @@ from sdc_guard.errors import ArchiveIncomplete, UsageError
 
 from ..bracket import find_bracket_of
 from ..checkpoint import Checkpoint
+from ..damage_first import damage_first
 from ..oracles.judged_before import JudgedBefore
 from ..oracles.judgement import Judgement, Oracle
 from ..result import Result
@@ -109,7 +110,8 @@ class Standing:
             return self._result(JudgedBefore(()))
 
     def _result(self, oracle: Oracle) -> Result:
-        return find_bracket_of(self.part, self.known, oracle, None, lambda _: None, self.asked)
+        found = find_bracket_of(self.part, self.known, oracle, None, lambda _: None, self.asked)
+        return damage_first(found)
 
     def place(self, checkpoint: Checkpoint) -> int | None:
         """Where a checkpoint is in what is searched; None if it is not in it."""
@@ -152,22 +154,32 @@ def standing(state: State, archive: Path, candidates: Sequence[Checkpoint]) -> S
 
 
 def name_of(checkpoint: Checkpoint, archive: Path) -> str:
-    """What a checkpoint is called in the journal: its path in the archive, which may move."""
+    """What a checkpoint is called in the journal: its path in the archive, which may move.
+
+    Outside of the archive, where a guard seals files in place, it is the whole path: names of
+    files alone are often the same for every step.
+    """
     path = checkpoint.path
-    return path.relative_to(archive).as_posix() if path.is_relative_to(archive) else path.name
+    if not path.is_relative_to(archive):
+        path, archive = path.absolute(), archive.absolute()
+    return (path.relative_to(archive) if path.is_relative_to(archive) else path).as_posix()
 
 
 def chosen(text: str, archive: Path, candidates: Sequence[Checkpoint]) -> Checkpoint:
     """The checkpoint of a step, or of a name.
 
     Raises:
-        UsageError: there is none, or several of that step.
+        UsageError: there is none, or several of that step or name.
     """
-    named = [
-        one for one in candidates if text in (name_of(one, archive), one.path.name, str(one.path))
-    ]
-    if named:
+    for one in candidates:
+        if text in (name_of(one, archive), str(one.path)):
+            return one
+    named = [one for one in candidates if one.path.name == text]
+    if len(named) == 1:
         return named[0]
+    if named:
+        names = ", ".join(name_of(one, archive) for one in named)
+        raise UsageError(f"several checkpoints are named {text}", next_step=f"name one: {names}")
     try:
         step = int(text)
     except ValueError:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import damaged_archives as made
 import pytest
+import torch
 from in_process import bisect
 
 
@@ -177,3 +178,28 @@ def test_a_file_that_is_no_checkpoint_is_told_so(tmp_path: Path) -> None:
     answer = bisect("index", tmp_path / "notes.json")
     assert answer.code == 5
     assert "Git LFS pointer; real content (12,965 bytes) not downloaded" in answer.err
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_a_damaged_file_beside_weights_without_a_checksum_is_the_answer(
+    tmp_path: Path, between: bool
+) -> None:
+    made.trainer(tmp_path)
+    rotten = 300 if between else 500
+    moment = torch.linspace(0.1, 0.2, 64)
+    for step in made.STEPS:
+        stored = {"state": {0: {"exp_avg": moment, "step": step}}, "param_groups": []}
+        torch.save(stored, tmp_path / f"checkpoint-{step}" / "optimizer.pt")
+    made.flip(tmp_path / f"checkpoint-{rotten}" / "optimizer.pt", moment, 0x01)
+    found = bisect("run", tmp_path, "--scan", "--json")
+    assert (found.code, found.json["damaged_files"]) == (3, [rotten])
+    assert (found.json["first_corrupt"], found.json["class"]) == (rotten, "stored bytes")
+    assert found.json["exact"] is False
+    assert found.json["state"]["verdict"] == "unknown"
+    assert found.json["state"]["last_clean"] == (500 if between else 400)
+    assert "CRC mismatch" in found.json["evidence"][0]
+    words = bisect("run", tmp_path, "--scan").out.splitlines()[0]
+    assert f"checkpoint {rotten} is" in words
+    assert "do not restore from it" in words
+    told = bisect("report", tmp_path, "--format", "json")
+    assert f"Do not use the file of step {rotten}" in told.out

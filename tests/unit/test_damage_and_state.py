@@ -165,3 +165,26 @@ def test_it_counts_the_files_that_checksums_have_not_seen(tmp_path: Path) -> Non
     assert found["damaged_files"] == [20, 150, 160]
     (line,) = [one for one in found["evidence"] if "not compared with their checksums" in one]
     assert line.startswith(f"{len(STEPS) - len(read)} files were ")
+
+
+def test_what_the_user_judged_is_of_the_state_and_no_damaged_file(tmp_path: Path) -> None:
+    folder = archive(tmp_path / "archive")
+    rot(folder, 120)
+    assert call("start", folder).code == 0
+    assert call("bad", folder, "80").code == 0
+    found = run(folder).json
+    assert (found["first_corrupt"], found["class"]) == (120, "stored bytes")
+    assert (found["last_clean"], found["proven"], found["damaged_files"]) == (110, True, [120])
+    state = found["state"]
+    assert (state["verdict"], state["proven"]) == ("corrupt", False)
+    assert (state["last_clean"], state["first_corrupt"]) == (70, 80)
+
+
+def test_what_was_judged_before_a_file_rotted_takes_no_proof_back(tmp_path: Path) -> None:
+    folder = archive(tmp_path / "archive")
+    assert call("start", folder).code == 0
+    assert run(folder).code == 0
+    rot(folder, 160)
+    found = run(folder).json
+    assert (found["last_clean"], found["first_corrupt"]) == (150, 160)
+    assert (found["proven"], found["class"]) == (True, "stored bytes")

@@ -38,11 +38,11 @@ def test_only_what_is_missing_inside_of_the_bracket_counts(
     assert any(gone in line for line in found.evidence) if gone else not found.evidence
 
 
-def test_of_a_run_whose_first_checkpoint_is_gone(tmp_path: Path) -> None:
+def made_run(run: Path) -> Path:
+    """Checkpoints of steps 2, 4 and 6; a weight changes between steps 2 and 4."""
     torch.manual_seed(3)
     model = torch.nn.Linear(6, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run = tmp_path / "run"
     with Guard(model, optimizer, run=run, first_step=1, digest_budget=None) as guard:
         for step in range(1, 7):
             model(torch.randn(4, 6)).square().mean().backward()
@@ -53,6 +53,11 @@ def test_of_a_run_whose_first_checkpoint_is_gone(tmp_path: Path) -> None:
             optimizer.zero_grad()
             if step % 2 == 0:
                 guard.checkpoint({"model": model, "optimizer": optimizer}, step)
+    return run
+
+
+def test_of_a_run_whose_first_checkpoint_is_gone(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
     whole = call("run", run, "--json")
     with RunReader(run) as reader:
         assert recorded_steps(reader) == [2, 4, 6]
@@ -62,3 +67,18 @@ def test_of_a_run_whose_first_checkpoint_is_gone(tmp_path: Path) -> None:
     found = call("run", run, "--json")
     assert (found.code, found.json["exact"], found.json["first_corrupt"]) == (3, False, 4)
     assert any("missing: the checkpoint of step 2" in line for line in found.json["evidence"])
+    assert (found.json["claim"], found.json["skipped"]) == ("transition", [])
+    assert "untestable" not in call("run", run).out.splitlines()[0]
+
+
+def test_a_session_by_hand_answers_with_a_range_too(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    shutil.rmtree(run / "archive" / "step=000004")
+    assert call("start", run).code == 0
+    assert call("good", run, "2").code == 0
+    found = call("bad", run, "6", "--json")
+    result = found.json["result"]
+    assert (found.code, result["exact"], result["first_corrupt"]) == (3, False, 6)
+    assert any("missing: the checkpoint of step 4" in line for line in result["evidence"])
+    assert call("bad", run, "2").code in (1, 3)
+    assert call("undo", run, "--json").json["result"]["exact"] is False

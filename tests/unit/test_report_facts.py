@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reported import finished, report_on
-from session_archives import file_of, made
+from session_archives import call, file_of, made
 from traces import make_run, step, whole_steps, write
 
 from forensics.checkpoint import Checkpoint
@@ -238,3 +238,23 @@ def test_what_changed_between_attempts(tmp_path: Path) -> None:
         ("packages", {"torch": "2.6"}, {"torch": "2.7"}),
     )
     assert RunFile.read(run).name == "run"
+
+
+def test_a_search_that_found_all_clean_is_clean_and_no_statistic_judged(tmp_path: Path) -> None:
+    folder = made(tmp_path / "archive", (5, 6, 7))
+    done = call("run", folder, "--oracle", "integrity", "--json")
+    assert (done.code, done.json["first_corrupt"]) == (0, None)
+    answer = report_on(folder).headline
+    assert (answer.state, answer.source) == ("clean", "session 0001")
+    assert not any("statistic" in limit for limit in answer.limits)
+    file_of(folder, 6).write_bytes(b"")
+    assert call("run", folder, "--oracle", "integrity").code == 3
+    assert report_on(folder).headline.state == "unknown"
+
+
+def test_a_clean_answer_of_a_statistic_has_that_limit(tmp_path: Path) -> None:
+    folder = made(tmp_path / "archive", (5, 6, 7))
+    assert call("run", folder, "--oracle", "statistics").code == 0
+    answer = report_on(folder).headline
+    assert answer.state == "clean"
+    assert any("a statistic or a command judged" in limit for limit in answer.limits)

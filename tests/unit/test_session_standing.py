@@ -14,10 +14,18 @@ from hypothesis import strategies as st
 from searched import Table, checkpoints, searched
 
 from forensics.bracket import find_bracket_of
+from forensics.checkpoint import Checkpoint
 from forensics.oracles.judged_before import AmongOthers
 from forensics.oracles.judgement import Judgement
 from forensics.search.asked import Asked, Noise
-from forensics.sessions.standing import Standing, chosen, contradiction, out_of_order, standing
+from forensics.sessions.standing import (
+    Standing,
+    chosen,
+    contradiction,
+    name_of,
+    out_of_order,
+    standing,
+)
 from forensics.sessions.state import Entry, State, event_of
 from sdc_guard.errors import ArchiveIncomplete, SdcGuardError, UsageError
 
@@ -250,3 +258,17 @@ def test_checkpoints_that_are_gone_or_new_change_what_is_next_not_what_is_known(
     more = [*CANDIDATES, *checkpoints([1300])]
     assert standing(state, HERE, more).bracket() == (600, 1200)
     assert standing(state, HERE, more).following() == at(state).following()
+
+
+def test_checkpoints_of_one_name_outside_of_the_archive_are_told_apart(tmp_path: Path) -> None:
+    archive = tmp_path / "run"
+    paths = [tmp_path / "ck" / str(step) / "model.pt" for step in (100, 200, 300)]
+    outside = [Checkpoint(int(one.parent.name), one, "torch", "untested") for one in paths]
+    names = [name_of(one, archive) for one in outside]
+    assert names == [str(path) for path in paths]
+    said_bad = Entry(200, names[1], Judgement("corrupt", "bad"))
+    known = standing(State("", Asked(), entries=(said_bad,)), archive, outside).known
+    assert [(place, one.verdict) for place, one, _ in known] == [(1, "corrupt")]
+    assert chosen(str(paths[2]), archive, outside) == outside[2]
+    with pytest.raises(UsageError, match="several checkpoints are named model"):
+        chosen("model.pt", archive, outside)

@@ -140,7 +140,8 @@ class Seal:
 
 def seal_of(path: Path) -> Path:
     """Where the seal of the checkpoint at `path` lies."""
-    return path.with_name(path.name + SUFFIX)
+    place = path if path.name else path.absolute()  # "." is a folder with a name, too
+    return place.with_name(place.name + SUFFIX) if place.name else place / SUFFIX
 
 
 def own_checksum(content: Mapping[str, Any]) -> str:
