@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from sdc_guard.errors import EXIT_RANGE_ONLY, ArchiveIncomplete, UsageError
+from sdc_guard.errors import EXIT_RANGE_ONLY, ArchiveIncomplete, ArchiveUnreachable, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,6 +141,8 @@ def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
     judge = WholeFiles(StatisticsOracle(sound), _steps_judged(proven, "integrity"))
     try:
         values = find_bracket(candidates, judge, None, turns.tell, others, executor)
+    except ArchiveUnreachable:
+        raise  # the session goes on from what checksums said
     except (ArchiveIncomplete, UsageError) as error:
         return replace(proven, evidence=(*proven.evidence, f"of values nothing: {error.what}"))
     answer = with_values(proven, values, asked.scan)
@@ -161,6 +163,7 @@ def _not_read(answer: Result, candidates: Sequence[Checkpoint]) -> tuple[str, ..
 
 def _with_newest_read(answer: Result, turns: InTurn) -> Result:
     """Checksums of the newest checkpoint before the state's break, and of older damaged ones."""
+    from ..locations import still_there
     from ..oracles.integrity import IntegrityOracle
 
     state, judge = answer.state, IntegrityOracle()
@@ -176,6 +179,7 @@ def _with_newest_read(answer: Result, turns: InTurn) -> Result:
         if one.step in read:
             return answer
         found = judge.judge(one)
+        still_there(one.path)
         turns.tell(f"step {one.step}: {found.verdict}, {found.reason}")
         probe = {"step": one.step, "verdict": found.verdict, "reason": found.reason}
         answer = replace(answer, probes=(*answer.probes, {**probe, "oracle": judge.name}))
@@ -234,12 +238,15 @@ def _ends_unproven(candidates: Sequence[Checkpoint]) -> str:
 
     Where there are several formats the ends say nothing of what lies between them.
     """
+    from ..locations import still_there
     from ..oracles.integrity import IntegrityOracle
 
     readable = [one for one in candidates if one.readable]
     if len({one.format for one in readable}) > 1:
         return ""
     ends = [IntegrityOracle().judge(one) for one in (*readable[:1], *readable[-1:])]
+    for one in readable[-1:]:
+        still_there(one.path)
     if ends and all(judgement.verdict == "untestable" for judgement in ends):
         return ends[0].reason
     return ""
