@@ -13,9 +13,12 @@ from session_archives import call, counting, file_of, journal, judged, one_line
 
 from forensics import judging
 from forensics.checkpoint import Checkpoint
+from forensics.commands.without_trace import _paths
+from forensics.index import index
 from forensics.oracles.integrity import IntegrityOracle
 from forensics.oracles.judgement import Judgement
 from forensics.oracles.statistics import StatisticsOracle
+from forensics.oracles.whole_files import WholeFiles
 from forensics.search.binary import Binary
 from forensics.search.foremost import Foremost
 from forensics.search.planner import drive
@@ -166,6 +169,43 @@ def _down_after(asked: dict[str, list[Any]], name: str, count: int) -> Callable[
             raise ArchiveUnreachable("the store cannot be reached")
 
     return still_there
+
+
+def test_ctrl_c_while_the_values_are_looked_at_names_what_is_kept(
+    archive: Path, asked: dict[str, list[Any]]
+) -> None:
+    file_of(archive, 500).write_bytes(_flipped(archive, 500))
+    asked["stop"] += ["statistics", 2]
+    stopped = call("run", archive)
+    one_line(stopped, 130, "what checksums said is kept in", "0001")
+    assert "--good" not in stopped.err
+    count = len(asked["integrity"])
+    asked["stop"].clear()
+    done = call("run", archive, "--json")
+    assert (done.json["damaged_files"], done.json["state"]["first_corrupt"]) == ([500], 800)
+    again = [step for step in asked["integrity"][count:] if step <= 500]
+    assert again == []
+
+
+def test_of_two_files_of_a_step_each_is_read(archive: Path) -> None:
+    """The one that was read says nothing of the other."""
+    last = archive / "last.pt"
+    last.write_bytes(_flipped(archive, 700))
+    sound, damaged = (one for one in index(archive) if one.step == 700)
+    if sound.path == last:
+        sound, damaged = damaged, sound
+    judge = WholeFiles(StatisticsOracle([sound, damaged]), {sound.path})
+    assert judge.judge(damaged).stored_bytes
+    assert judge.read() == {last}
+    assert [one["step"] for one in judge.probes()] == [700]
+    assert _paths([sound, damaged], [700]) == frozenset()
+    assert _paths([sound, damaged], [700, 700]) == {sound.path, last}
+
+
+def test_a_judge_of_ours_keeps_its_jobs_where_ray_is_asked_for(archive: Path) -> None:
+    done = call("run", archive, "--oracle", "integrity", "--executor", "ray", "--jobs", 2)
+    assert "integrity judges on this machine, 2 at once" in done.err
+    assert "one checkpoint at a time" not in done.err
 
 
 def test_a_session_that_start_began_goes_on_with_auto(archive: Path) -> None:
