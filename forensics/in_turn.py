@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sdc_guard.errors import ArchiveIncomplete
+from sdc_guard.errors import ArchiveIncomplete, ArchiveUnreachable
 
 from .bracket import find_bracket_of
 from .executors.executor import Executor
@@ -69,7 +69,7 @@ class InTurn:
         """What the first judge comes to by itself: an answer, or that it has none.
 
         Raises:
-            As `find_bracket_of`, without ArchiveIncomplete.
+            As `find_bracket_of`; of ArchiveIncomplete only ArchiveUnreachable.
         """
         own = self.part
         if self.live is not None:
@@ -81,6 +81,8 @@ class InTurn:
             own = own.of_bytes()
         try:
             result = self._searched(own, judge, executor, ())
+        except ArchiveUnreachable:
+            raise  # that a store is down says nothing of what it holds
         except ArchiveIncomplete as error:
             return Stage(judge.name, said=(f"not proven: {error.what.partition(': ')[2]}",))
         return result

@@ -228,7 +228,12 @@ def _executor(judge: Oracle, typed: SearchOptions, stack: contextlib.ExitStack) 
     from ..oracles.command import CommandOracle
 
     if not isinstance(judge, CommandOracle):
-        if judge.concurrent and typed.executor == "local":
+        if judge.concurrent:
+            if typed.executor != "local":
+                progress(
+                    f"{judge.name} judges on this machine, {typed.jobs} at once: "
+                    f"--executor {typed.executor} is for a command"
+                )
             return Local(typed.jobs)
         if typed.jobs > 1 or typed.executor != "local":
             progress("what was recorded is read one checkpoint at a time: --jobs is for a command")

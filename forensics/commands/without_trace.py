@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from sdc_guard.errors import EXIT_RANGE_ONLY, ArchiveIncomplete, UsageError
+from sdc_guard.errors import (
+    EXIT_RANGE_ONLY,
+    ArchiveIncomplete,
+    ArchiveUnreachable,
+    Interrupted,
+    UsageError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from sdc_guard.store.trace_reader import TraceReader
@@ -81,7 +88,7 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     names = _names_unproven(candidates)
     judge = IntegrityOracle()
     found: Stage | Result
-    looked_at: tuple[int, ...] = ()
+    looked_at: frozenset[Path] = frozenset()
     # what is read in vain is large: whether there are checksums at all is seen at both ends
     begun = turns.said_by(judge)
     if not begun and (unproven := _ends_unproven(candidates)):
@@ -89,13 +96,13 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     else:
         found = turns.before(judge, executor)
         if isinstance(found, Stage):
-            looked_at = _steps_of(found, turns)
+            looked_at = _paths_of(found, turns)
     if isinstance(found, Result):
         if found.first_corrupt is not None:
             answer = _with_values(found, turns, executor)
             return replace(answer, evidence=(*answer.evidence, *names))
         said = (_bytes_fit(found, candidates), *names)
-        looked_at = _steps_judged(found, judge.name)
+        looked_at = _paths(candidates, _steps_judged(found, judge.name))
         found = Stage(judge.name, found.last_clean, None, said, found.skipped)
     stage = turns.over(found)
     statistics = WholeFiles(StatisticsOracle(candidates), looked_at)
@@ -107,18 +114,27 @@ def judged_in_turn(turns: InTurn, executor: Executor) -> Result:
     return _with_unread(answer, candidates, stage.skipped)
 
 
-def _steps_of(stage: Stage, turns: InTurn) -> tuple[int, ...]:
-    """Steps that checksums judged in a search that goes on: all but those it could not."""
+def _paths_of(stage: Stage, turns: InTurn) -> frozenset[Path]:
+    """What checksums judged in a search that goes on: all but the steps it could not."""
     left = {*stage.skipped}
     if stage.low is None or turns.search.asked.trust_ends or turns.others_judged(*JUDGES):
-        return ()  # nobody knows which
-    return tuple(one.step for one in turns.search.candidates if one.step not in left)
+        return frozenset()  # nobody knows which
+    return frozenset(one.path for one in turns.search.candidates if one.step not in left)
 
 
 def _steps_judged(result: Result, judge: str) -> tuple[int, ...]:
     """Steps that the search has a verdict of, by that judge."""
     told = (one for one in result.probes if one["oracle"] == judge)
     return tuple(one["step"] for one in told if one["verdict"] != "untestable")
+
+
+def _paths(candidates: Sequence[Checkpoint], steps: Iterable[int]) -> frozenset[Path]:
+    """The checkpoints of these steps.
+
+    Where several are of one step none is, unless the step is there once for each.
+    """
+    there, told = Counter(one.step for one in candidates), Counter(steps)
+    return frozenset(one.path for one in candidates if told[one.step] >= there[one.step])
 
 
 def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
@@ -142,53 +158,84 @@ def _with_values(proven: Result, turns: InTurn, executor: Executor) -> Result:
         return replace(proven, evidence=(*proven.evidence, _ONLY_BYTES))
     others = replace(asked, skip=tuple({*asked.skip, *damaged}))
     sound = [one for one in candidates if one.step not in damaged]  # those to compare with
-    judge = WholeFiles(StatisticsOracle(sound), _steps_judged(proven, "integrity"))
+    looked_at = _paths(candidates, _steps_judged(proven, "integrity"))
+    judge = WholeFiles(StatisticsOracle(sound), looked_at)
     try:
         values = turns.of_state(judge, executor, others)
+    except ArchiveUnreachable:
+        raise  # the session goes on from what checksums said
+    except Interrupted as stopped:
+        raise _values_again(stopped, turns) from None
     except (ArchiveIncomplete, UsageError) as error:
         return replace(proven, evidence=(*proven.evidence, f"of values nothing: {error.what}"))
     answer = with_values(proven, values, asked.scan)
     answer = replace(answer, probes=(*answer.probes, *judge.probes()))
-    answer = _with_newest_read(answer, turns)
-    return replace(answer, evidence=(*answer.evidence, *_not_read(answer, candidates)))
+    told = (one["step"] for one in proven.probes if one["oracle"] == "integrity")
+    read = _paths(candidates, told) | judge.read()
+    answer, read = _with_newest_read(answer, turns, read)
+    return replace(answer, evidence=(*answer.evidence, *_not_read(read, candidates)))
 
 
-def _not_read(answer: Result, candidates: Sequence[Checkpoint]) -> tuple[str, ...]:
+def _values_again(stopped: Interrupted, turns: InTurn) -> Interrupted:
+    """Ctrl-C while the values were looked at, of which nothing is kept: what is kept anyway."""
+    again = "run it again"
+    if turns.live is not None:
+        again = (
+            "the same command looks at the values again; what checksums said is kept in "
+            f"{turns.live.folder}"
+        )
+    return Interrupted(f"the values of the others: {stopped.what}", next_step=again)
+
+
+def _not_read(read: frozenset[Path], candidates: Sequence[Checkpoint]) -> tuple[str, ...]:
     """That files were not read, any of which may be damaged, too."""
-    read = {one["step"] for one in answer.probes if one["oracle"] == "integrity"}
-    left = [one for one in candidates if one.readable and one.step not in read]
+    left = [one for one in candidates if one.readable and one.path not in read]
     if not left:
         return ()
     files = "1 file was" if len(left) == 1 else f"{len(left):,} files were"
     return (f"{files} not compared with their checksums, and may be damaged, too: --scan does",)
 
 
-def _with_newest_read(answer: Result, turns: InTurn) -> Result:
-    """Checksums of the newest checkpoint before the state's break, and of older damaged ones."""
+def _with_newest_read(
+    answer: Result, turns: InTurn, read: frozenset[Path]
+) -> tuple[Result, frozenset[Path]]:
+    """Checksums of the newest checkpoint before the state's break, and of older damaged ones.
+
+    Args:
+        answer, turns: so far.
+        read: paths of those whose bytes were read; with those read here, too, it is returned.
+    """
+    from ..locations import still_there
     from ..oracles.integrity import IntegrityOracle
 
     state, judge = answer.state, IntegrityOracle()
     last = None if state is None else state.last_clean
     if last is None:
-        return answer
-    read = {one["step"]: one["verdict"] for one in answer.probes if one["oracle"] == judge.name}
+        return answer, read
     wrong = {one["step"] for one in answer.probes if one["verdict"] == "corrupt"}
     before = [one for one in turns.search.candidates if one.readable and one.step <= last]
+    settled: int | None = None
     for one in reversed(before):
         if one.step in wrong:
             continue
-        if one.step in read:
-            return answer
+        if settled is not None and one.step != settled:
+            break
+        if one.path in read:
+            settled = one.step  # others of this step are read, too
+            continue
         found = judge.judge(one)
+        still_there(one.path)
+        read |= {one.path}
         turns.tell(f"step {one.step}: {found.verdict}, {found.reason}")
         probe = {"step": one.step, "verdict": found.verdict, "reason": found.reason}
         answer = replace(answer, probes=(*answer.probes, {**probe, "oracle": judge.name}))
         if not found.stored_bytes:
-            return answer
+            settled = one.step
+            continue
         damaged = tuple(sorted({*answer.damaged_files, one.step}))
         said = f"damaged, too: the file of checkpoint {one.step}: {found.reason}"
         answer = replace(answer, damaged_files=damaged, evidence=(*answer.evidence, said))
-    return answer
+    return answer, read
 
 
 def _bytes_fit(found: Result, candidates: Sequence[Checkpoint]) -> str:
@@ -238,12 +285,15 @@ def _ends_unproven(candidates: Sequence[Checkpoint]) -> str:
 
     Where there are several formats the ends say nothing of what lies between them.
     """
+    from ..locations import still_there
     from ..oracles.integrity import IntegrityOracle
 
     readable = [one for one in candidates if one.readable]
     if len({one.format for one in readable}) > 1:
         return ""
     ends = [IntegrityOracle().judge(one) for one in (*readable[:1], *readable[-1:])]
+    for one in readable[-1:]:
+        still_there(one.path)
     if ends and all(judgement.verdict == "untestable" for judgement in ends):
         return ends[0].reason
     return ""

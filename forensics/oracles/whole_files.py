@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Final
 
 from ..checkpoint import Checkpoint
@@ -20,19 +21,24 @@ class WholeFiles:
 
     Args:
         oracle: judges the state.
-        looked_at: steps whose bytes checksums have judged already; they are not read again.
+        looked_at: paths of those whose bytes checksums have judged already; they are not read
+            again. Not steps: several files may be of one.
     """
 
-    def __init__(self, oracle: Oracle, looked_at: Collection[int] = ()) -> None:
+    def __init__(self, oracle: Oracle, looked_at: Collection[Path] = ()) -> None:
         self._oracle = oracle
         self._bytes = IntegrityOracle()
         self._looked_at = frozenset(looked_at)
-        self._read: dict[int, Judgement] = {}
+        self._read: dict[Path, tuple[int, Judgement]] = {}
         self.name = oracle.name
         self.proves = oracle.proves
         self.persists = oracle.persists
         self.concurrent = oracle.concurrent
         self.cost = oracle.cost
+
+    def read(self) -> frozenset[Path]:
+        """Paths of those whose bytes were read here."""
+        return frozenset(self._read)
 
     def probes(self) -> tuple[dict[str, object], ...]:
         """What checksums said of those it was asked for, as `Result.probes` has it."""
@@ -43,13 +49,14 @@ class WholeFiles:
                 "reason": read.reason,
                 "oracle": self._bytes.name,
             }
-            for step, read in sorted(self._read.items())
+            for _, (step, read) in sorted(self._read.items(), key=lambda one: one[1][0])
         )
 
     def judge(self, checkpoint: Checkpoint) -> Judgement:
         """By its bytes, where these are damaged, else as the other judge."""
-        if checkpoint.step not in self._looked_at:
-            read = self._read[checkpoint.step] = self._bytes.judge(checkpoint)
+        if checkpoint.path not in self._looked_at:
+            read = self._bytes.judge(checkpoint)
+            self._read[checkpoint.path] = (checkpoint.step, read)
             if read.verdict == "corrupt":
                 return Judgement("untestable", f"{DAMAGED}: {read.reason}", stored_bytes=True)
         return self._oracle.judge(checkpoint)

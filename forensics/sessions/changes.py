@@ -30,19 +30,23 @@ class Change:
 def changes(state: State, archive: Path, candidates: Sequence[Checkpoint]) -> list[Change]:
     """Which of the judged checkpoints are not what they were. Those that are gone are left out."""
     there = {name_of(one, archive): one for one in candidates}
-    newest = {x.name: x for x in state.entries if x.judgement is not None and x.mark is not None}
-    found = []
-    for name, entry in newest.items():
+    told = (*state.passed, *state.entries)
+    # each judge's newest: a file may have changed between two of them
+    newest = {(x.name, x.by): x for x in told if x.judgement is not None and x.mark is not None}
+    found: dict[str, Change] = {}
+    for (name, _), entry in newest.items():
         if name not in there or entry.mark is None or entry.judgement is None:
+            continue
+        if name in found and found[name].text:
             continue
         what, mark = compare(entry.mark, there[name].path)
         about = {"checkpoint": name, "step": entry.step, "at": time.time()}
         if what == "touched":
-            found.append(Change({"event": "touched", **about, "mark": mark.as_dict()}, ""))
+            found[name] = Change({"event": "touched", **about, "mark": mark.as_dict()}, "")
         elif what == "changed":
             text = (
                 f"step {entry.step} changed since it was judged ({entry.judgement.verdict}, by "
                 f"{entry.by}): that counts no more"
             )
-            found.append(Change({"event": "changed", **about}, text))
-    return found
+            found[name] = Change({"event": "changed", **about}, text)
+    return list(found.values())

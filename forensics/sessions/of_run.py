@@ -7,7 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sdc_guard.errors import CommandFailed, Interrupted, SdcGuardError, UsageError
+from sdc_guard.errors import (
+    ArchiveUnreachable,
+    CommandFailed,
+    Interrupted,
+    SdcGuardError,
+    UsageError,
+)
 
 from ..checkpoint import Checkpoint
 from ..journal import Session
@@ -71,9 +77,10 @@ class Search:
             try:
                 yield live, self.standing_of(live.state)
             except SdcGuardError as error:
-                # a command that is mended goes on; another error would come again from what is kept
+                # a command that is mended, or a store that answers again, goes on; another error
+                # would come again from what is kept
                 if live.state.judge is not None and not isinstance(
-                    error, Interrupted | CommandFailed
+                    error, Interrupted | CommandFailed | ArchiveUnreachable
                 ):
                     self.home.close()
                 raise

@@ -70,6 +70,7 @@ class State:
         entries: what counts, in its order.
         undone: how many were taken back.
         stages: judges that had their say.
+        passed: what those judged, which counts no more; a stage holds while their marks do.
     """
 
     archive: str
@@ -80,6 +81,7 @@ class State:
     entries: tuple[Entry, ...] = ()
     undone: int = 0
     stages: tuple[Stage, ...] = ()
+    passed: tuple[Entry, ...] = ()
 
     def stage(self, judge: str) -> Stage | None:
         """That this judge had its say; None if it did not."""
@@ -104,18 +106,31 @@ class State:
             return replace(self, entries=self.entries[:-1], undone=undone)
         if kind == "changed":
             left = (x for x in self.entries if x.name != event["checkpoint"] or not x.judgement)
-            return replace(self, entries=tuple(left), stages=())  # nor what a stage came to
+            # nor what a stage came to: its judge is asked anew
+            return replace(self, entries=tuple(left), stages=(), passed=())
         if kind == "stage":
             stage = stage_of(event)
+            over = [x for x in self.entries if x.by == stage.over and x.judgement is not None]
             left = (x for x in self.entries if x.by != stage.over or x.judgement is None)
-            return replace(self, entries=tuple(left), stages=(*self.stages, stage))
+            return replace(
+                self,
+                entries=tuple(left),
+                stages=(*self.stages, stage),
+                passed=(*self.passed, *over),
+            )
         if kind == "touched":
             mark = Mark.of_dict(event["mark"])
-            entries = (
-                replace(x, mark=mark) if x.name == event["checkpoint"] else x for x in self.entries
+            name = str(event["checkpoint"])
+            return replace(
+                self,
+                entries=_marked(self.entries, name, mark),
+                passed=_marked(self.passed, name, mark),
             )
-            return replace(self, entries=tuple(entries))
         return self
+
+
+def _marked(entries: Iterable[Entry], name: str, mark: Mark | None) -> tuple[Entry, ...]:
+    return tuple(replace(x, mark=mark) if x.name == name else x for x in entries)
 
 
 def begun(event: Mapping[str, Any]) -> State:

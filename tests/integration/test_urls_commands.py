@@ -21,8 +21,11 @@ from in_process import bisect
 from s3_server import Bucket, forget, s3_server
 
 from forensics import locations
+from forensics.checkpoint import Checkpoint
 from forensics.index import index
 from forensics.locations import location
+from forensics.oracles.integrity import IntegrityOracle
+from forensics.oracles.judgement import Judgement
 from forensics.remote import store
 from forensics.remote.blocks import Blocks
 from forensics.remote.path import RemotePath
@@ -264,6 +267,31 @@ def test_a_store_that_is_busy_is_asked_again_and_is_no_damage(
         assert asked == 3
     finally:
         del path.store.fs.cat_file
+
+
+def test_an_outage_while_it_is_judged_leaves_the_answer_to_the_next_run(
+    url: str, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 5, never a verdict; the same command then goes on in the same session."""
+    judge, left = IntegrityOracle.judge, [0]
+
+    def cut(self: IntegrityOracle, one: Checkpoint) -> Judgement:
+        left[0] -= 1
+        if left[0] >= 0:
+            return judge(self, one)
+        assert isinstance(one.path, RemotePath)
+        one.path.store.down = ArchiveUnreachable("the store cannot be reached")
+        return Judgement("untestable", "cannot be read")
+
+    monkeypatch.setattr(IntegrityOracle, "judge", cut)
+    for number in (0, 1, 2, 4):  # both ends first: whether there are checksums
+        left[0] = number
+        assert bisect("run", url).code == 5
+    left[0] = 1000
+    found = bisect("run", url, "--json").json
+    assert (found["last_clean"], found["first_corrupt"], found["proven"]) == (200, 300, True)
+    (sessions,) = state.iterdir()
+    assert not (sessions / "0002").exists()
 
 
 class _Quiet(SimpleHTTPRequestHandler):
