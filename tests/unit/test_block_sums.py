@@ -34,11 +34,11 @@ def in_lanes(block: Floats) -> np.float32:
     return np.float32(whole[0])
 
 
-def one_by_one(block: Floats) -> np.float32:
-    total = np.float32(0)
-    for value in block:
-        total = np.float32(total + value)
-    return total
+def one_by_one(block: NDArray[np.float64]) -> np.float32:
+    total = 0.0
+    for value in block.tolist():
+        total += value
+    return np.float32(total)
 
 
 def expected(values: Floats) -> tuple[float, float]:
@@ -49,9 +49,13 @@ def expected(values: Floats) -> tuple[float, float]:
         part = values[start : start + PART]
         for place in range(0, len(part), BLOCK):
             block = np.abs(part[place : place + BLOCK])
-            add = in_lanes if len(block) == BLOCK else one_by_one
-            square += float(add(block * block))
-            size += float(add(block))
+            if len(block) == BLOCK:
+                square += float(in_lanes(block * block))
+                size += float(in_lanes(block))
+            else:
+                wide = block.astype(np.float64)
+                square += float(one_by_one(wide * wide))
+                size += float(one_by_one(wide))
         squares, sizes = squares + square, sizes + size
     return squares, sizes
 
