@@ -83,9 +83,9 @@ def _all_summed(records: TorchRecords) -> dict[str, _Summed]:
 def _summed(records: TorchRecords, name: str) -> _Summed:
     try:
         sound = records.sound(name)
-    except Exception as error:
-        if isinstance(error, SdcGuardError):
-            raise
+    except SdcGuardError:
+        raise
+    except Exception as error:  # noqa: BLE001 - because damaged records raise errors of every kind
         if why := trouble(error):
             return _Summed(unread=f"record {name} {why}")
         return _Summed(f"record {name} cannot be read ({str(error) or type(error).__name__})")

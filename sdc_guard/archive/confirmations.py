@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from .line_file import read_lines
 from .manifest import Manifest
-
-_log = logging.getLogger("sdc_guard")
 
 FILE: Final = "confirmations.jsonl"
 AWAITED: Final = "its forward pass is still to be compared"
@@ -46,23 +44,7 @@ class Confirmation:
 
 def read_confirmations(archive: Path) -> list[Confirmation]:
     """Those of an archive folder, oldest first; damaged lines are passed over aloud."""
-    path = archive / FILE
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        _log.warning("SDC Guard: %s cannot be read: %s", path, error.strerror)
-        return []
-    found = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            found.append(_parsed(json.loads(line)))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            _log.warning("SDC Guard: %s: line %d is damaged, passed over", path, number)
-    return found
+    return read_lines(archive / FILE, _parsed)
 
 
 def add_confirmation(archive: Path, one: Confirmation) -> None:

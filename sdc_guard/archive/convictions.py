@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,9 +17,8 @@ from typing import Any, Final
 from ..errors import SdcGuardError
 from ..store.lineage import lineage
 from ..store.run_file import Attempt, RunFile
+from .line_file import read_lines
 from .manifest import Manifest
-
-_log = logging.getLogger("sdc_guard")
 
 FILE: Final = "convictions.jsonl"
 
@@ -75,23 +73,7 @@ class Conviction:
 
 def read_convictions(archive: Path) -> list[Conviction]:
     """Those of an archive folder, oldest first; damaged lines are passed over aloud."""
-    path = archive / FILE
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        _log.warning("SDC Guard: %s cannot be read: %s", path, error.strerror)
-        return []
-    found = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            found.append(_parse(json.loads(line)))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            _log.warning("SDC Guard: %s: line %d is damaged, passed over", path, number)
-    return found
+    return read_lines(archive / FILE, _parse)
 
 
 def add_conviction(archive: Path, conviction: Conviction) -> bool:
