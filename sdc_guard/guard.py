@@ -14,11 +14,9 @@ from typing import Any
 
 import torch
 
-from .archive.retention.keeper import Keeper
 from .archive.sealing.seal_file import Seal
 from .attached import close_earlier, close_if_alive, forget, remember
 from .attempt import Place, register_attempt, with_layers_of
-from .checkpoints import Checkpoints
 from .checks.audit.excluded import told_by_ledger
 from .checks.check import Checks
 from .checks.chosen import checks_of
@@ -29,6 +27,7 @@ from .detect.alert import Alert
 from .detect.choice import SensorName
 from .detect.sensor import FALSE_INCIDENTS
 from .errors import UsageError
+from .guard_archive import GuardArchive
 from .inject.from_environment import injector_of_environment
 from .kept_evidence import room
 from .options import (
@@ -49,8 +48,6 @@ from .options import (
 from .pending import PendingEvidence
 from .recorder import Recorder
 from .safely import Safely
-from .seals import Seals
-from .shadow_gate import SEVERAL, ShadowGate
 from .signals.buffers import CarriedBuffers
 from .signals.capture import CaptureRequest
 from .signals.flat_shards import flat_parts
@@ -277,26 +274,22 @@ class Guard:
             false_incidents,
             lambda *measured: self._checks.measured(*measured),
         )
-        keeper = None if keep is None or replayed else Keeper(self.run, keep)
-        self._checkpoints = Checkpoints(
+        self._archive = GuardArchive(
             self.run,
             model,
+            self._place,
             self._recorder,
             self._writer,
+            self.health,
+            self._tell,
             warn=policy != "record",
-            keeper=keeper,
+            replayed=bool(replayed),
+            shadow=shadow,
+            verify_archive=verify_archive,
+            keep=keep,
             archive_format=archive_format,
         )
-        self._seals = Seals(self.run, self._recorder, self._writer, warn=policy != "record")
-        self._replayed = bool(replayed)
-        self._gate: ShadowGate | None = None
-        if verify_archive is not None and shadow is not None and not replayed:
-            if self._place.world_size == 1:
-                self._gate = ShadowGate(
-                    self.run, model, shadow, verify_archive, self._tell, warn=policy != "record"
-                )
-            else:
-                lines.append(SEVERAL)
+        lines += self._archive.untold
         self._scale = LossScale(scaler)
         gradients = GradientDigests() if digest_gradients else None
         beside = overlap_digests and not flat_parts(model)
@@ -424,11 +417,7 @@ class Guard:
             self._drain(wait=True)
             newest = self._step - 1 if self._stepped else None
             place, collector = self._place, self._collector
-            folder = self._checkpoints.save(objects, step, place, collector, newest, wait=wait)
-            with self._safely("comparing a checkpoint"):
-                if self._gate is not None and folder is not None:
-                    self._gate.compare_if_due(folder, objects, self._recorder.checkpoint)
-            return folder
+            return self._archive.save(objects, step, place, collector, newest, wait=wait)
         return None
 
     def seal(self, path: str | Path, step: int, *, wait: bool = False) -> Seal | None:
@@ -451,7 +440,7 @@ class Guard:
         Returns:
             the seal, if it was waited for and there is one.
         """
-        if not self._mine() or self._replayed or self._place.rank != 0:
+        if not self._mine() or not self._archive.seals:
             return None
         with self._safely("sealing a checkpoint"):
             check_paths(path=path)
@@ -460,7 +449,7 @@ class Guard:
             self._drain(wait=True)
             newest = self._step - 1 if self._stepped else None
             place = Path(path).absolute()
-            return self._seals.seal(
+            return self._archive.seal(
                 place, int(step), self._place, self._collector, newest, wait=wait
             )
         return None
@@ -474,7 +463,7 @@ class Guard:
         Returns:
             Its folder; None if there was none, it failed, or the time ran out.
         """
-        return self._checkpoints.wait(timeout) if self._mine() else None
+        return self._archive.written(timeout) if self._mine() else None
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until all evidence so far is on disk; False when the disk refuses it."""
@@ -506,9 +495,8 @@ class Guard:
         if self._place.owner != os.getpid():
             return
         with self._safely("closing"):
-            self._checkpoints.close()
             self._drain(wait=True)
-            self._seals.close()
+            self._archive.close()
             if (watched := self._collector.watched) is not None:
                 self._recorder.event(self._step, "overlap", json.dumps({"watched": watched}))
             self._recorder.event(self._step, "end", json.dumps({"next_step": self._step}))
@@ -598,7 +586,7 @@ class Guard:
             self._pending.append(self._collector.after(self._step, shadow))
             for note in self._collector.notes():
                 self._recorder.event(self._step, "invariants", note)
-            self._seals.collect()
+            self._archive.step_ended()
             self._drain()
         except Exception as error:  # noqa: BLE001 - because the training goes on
             self.health.trouble(_RECORDING, error)

@@ -211,8 +211,8 @@ def archive_race(here: Here) -> Told:
     one.train(2)
     sound = one.guard.checkpoint(one.objects, 1)
     one.train()
-    assert one.guard._checkpoints._several is not None
-    one.guard._checkpoints._several._stager = Live()
+    assert one.guard._archive._checkpoints._several is not None
+    one.guard._archive._checkpoints._several._stager = Live()
     with mock.patch.object(protocol, "write_pieces", late):
         one.guard.checkpoint(one.objects, 2, wait=False)
         one.train()
