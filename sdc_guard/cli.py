@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from .commands.examining import doctor
 from .commands.gating import verify_archive
 from .commands.group import OneLineErrors
 from .commands.injecting import campaign, inject
@@ -35,6 +36,7 @@ def main() -> None:
 
 for _command in (
     demo,
+    doctor,
     dashboard,
     sql,
     export,
