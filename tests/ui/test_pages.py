@@ -193,7 +193,7 @@ def test_no_run_is_one_line_and_the_page_recovers(
 def test_an_argument_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["main.py"])
     app = AppTest.from_file(str(MAIN), default_timeout=30).run()
-    assert "the dashboard shows one run: none given" in text_of(app)
+    assert "the dashboard shows runs: none given" in text_of(app)
 
 
 def test_the_incident_of_the_address_is_shown(tmp_path: Path, open_page: Open) -> None:
