@@ -82,7 +82,6 @@ def _header(source: Source) -> None:
             help="Look for news every 2 s. Switch it off to keep a chart as it is.",
         )
         st.fragment(run_every=_LIVE_SECONDS if live else None)(_status_line)(source.location)
-    source.reader()  # what is wrong with the run is told here, and by no page
 
 
 def _picker(fleet: Fleet) -> None:

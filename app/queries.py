@@ -150,6 +150,16 @@ def alerts_of(reader: TraceReader, incident: Incident, limit: int) -> list[Alert
     return [Alert(*row[:7], _object(row[7])) for row in reader.rows(_ALERTS, parameters)]
 
 
+def layer_of_alert(reader: TraceReader, step: int | None) -> str:
+    """A layer that a proven alert of this step names, or else any; empty where none does."""
+    rows = reader.rows(
+        "SELECT name FROM alerts JOIN layer_names USING (layer) WHERE step = $step"
+        " ORDER BY severity <> 'proven', name LIMIT 1",
+        {"step": step},
+    )
+    return rows[0][0] if rows else ""
+
+
 def checkpoints(reader: TraceReader) -> list[Checkpoint]:
     """All checkpoints, by step, those too whose files are not there any more."""
     return [
