@@ -371,12 +371,3 @@ def test_links_to_the_next_pages_keep_what_is_looked_at(tmp_path: Path, open_pag
     query = parse_qs(links["Step 27 on the timeline"])
     assert query == {"run": ["run"], "incident": ["27"], "step": ["27"], "layer": [NAMES[1]]}
     assert not open_page(clean_run(tmp_path / "clean")).get("page_link")
-
-
-def test_the_pages_are_a_key_away(tmp_path: Path, open_page: Open) -> None:
-    app = open_page(clean_run(tmp_path / "run"))
-    keys = {button.label: button.proto.shortcut.lower() for button in app.button}
-    assert keys["Incidents"] == "alt+1"
-    assert keys["Timeline"] == "alt+2"
-    next(button for button in app.button if button.label == "Timeline").click().run()
-    assert "vega_lite_chart" in {element.type for element in app.main}
