@@ -1,23 +1,27 @@
-"""What surrounds every page: title, navigation, the state of the recording, and errors."""
+"""What surrounds every page: title, navigation, the choice of the run, and errors."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
 import duckdb
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 from sdc_guard.errors import SdcGuardError
 
+from . import navigation
+from .admission import admitted
+from .fleet import Fleet
 from .queries import newest_step
-from .records import Newest
-from .source import Source, current_source
-from .wording import age_text, plain, utc_text
+from .records import Newest, is_quiet
+from .source import CHOSEN, Source, current_source, given_runs, source_of
+from .wording import age_text, count, plain, utc_text
 
 _LIVE_SECONDS = 2
-_QUIET_SECONDS = 60.0
-_VIEWS = Path(__file__).parent / "views"
+_LISTED = 20
 # a file: the browser would fetch a symbol given by name from a web site
 _ICON = str(Path(__file__).parent / "icon.svg")
 
@@ -25,54 +29,98 @@ _ICON = str(Path(__file__).parent / "icon.svg")
 def show() -> None:
     """Render the page that the address asks for."""
     st.set_page_config(page_title="SDC Guard", page_icon=_ICON, layout="wide")
-    page = st.navigation(
-        [
-            st.Page(_VIEWS / "incidents.py", title="Incidents", default=True),
-            st.Page(_VIEWS / "timeline.py", title="Timeline", url_path="timeline"),
-        ],
-        position="top",
-    )
+    page = st.navigation(navigation.pages(), position="top")
     try:
-        source = current_source()
-        _header(source)
-        page.run()
+        if admitted() and _chosen(given_runs()):
+            _header(current_source())
+            page.run()
     except SdcGuardError as error:
         _error_line(str(error))
     except duckdb.Error as error:
         _error_line(f"the trace cannot be read: {str(error).splitlines()[0]}")
+    except OSError as error:
+        gone = f"{error.strerror or error}: {error.filename or ''}"
+        _error_line(f"a file of the run cannot be read ({gone}); this page tries again")
+
+
+def _chosen(fleet: Fleet) -> bool:
+    """Makes the address's run the session's; tells where there is none of that name."""
+    for line in fleet.refused:
+        st.warning(plain(line), icon=":material/link_off:")
+    asked = st.query_params.get("run")
+    if asked is not None and fleet.named(asked) is None:
+        if len(fleet.runs) > 1:
+            _unknown(asked, fleet)
+            return False
+        shown = plain(fleet.runs[0].name)
+        st.warning(f"The link is about the run {plain(asked)}; shown is {shown}.")
+        return True
+    name = asked or st.session_state.get(CHOSEN) or fleet.runs[0].name
+    run = fleet.named(name) or fleet.runs[0]
+    st.session_state[CHOSEN] = run.name
+    st.query_params["run"] = run.name
+    return True
+
+
+def _unknown(asked: str, fleet: Fleet) -> None:
+    _error_line(f"there is no run {asked} here; there are {count(len(fleet.runs), 'run')}:")
+    for run in fleet.runs[:_LISTED]:
+        st.page_link("views/incidents.py", label=plain(run.name), query_params={"run": run.name})
+    if len(fleet.runs) > _LISTED:
+        st.caption(f"and {len(fleet.runs) - _LISTED:,} more")
 
 
 def _header(source: Source) -> None:
     # taken before anything is read: what is published from here on is news to the next tick
     st.session_state["shown"] = source.version()
     with st.container(horizontal=True, vertical_alignment="center"):
+        _picker(given_runs())
         live = st.toggle(
             "Live",
             value=True,
             key="live",
             help="Look for news every 2 s. Switch it off to keep a chart as it is.",
         )
-        st.fragment(run_every=_LIVE_SECONDS if live else None)(_status_line)(str(source.run))
-    name = source.reader().run_file.name
-    asked = st.query_params.get("run", name)
-    if asked != name:
-        st.warning(f"The link is about the run {plain(asked)}; shown is {plain(name)}.")
-    else:
-        st.query_params["run"] = name
+        st.fragment(run_every=_LIVE_SECONDS if live else None)(_status_line)(source.location)
 
 
-def _status_line(run: str) -> None:
+def _picker(fleet: Fleet) -> None:
+    if len(fleet.runs) < 2:
+        return
+    st.session_state["run picker"] = st.session_state[CHOSEN]
+    st.selectbox(
+        "Run",
+        [run.name for run in fleet.runs],
+        key="run picker",
+        label_visibility="collapsed",
+        width=280,
+        on_change=lambda: choose(st.session_state["run picker"]),
+    )
+
+
+def choose(name: str) -> None:
+    """Look at another run from now on: what was selected was of the run before."""
+    for key in set(st.query_params) - {navigation.RUN_KEY}:
+        if key in navigation.EMPTY_AT_FIRST and key in st.session_state:
+            st.session_state[key] = None
+        # a widget's own is not ours to remove; where the new run has no such value it drops it
+        with contextlib.suppress(StreamlitAPIException):
+            del st.query_params[key]
+    st.session_state[CHOSEN] = st.query_params[navigation.RUN_KEY] = name
+
+
+def _status_line(location: str) -> None:
     """The state of the recording; starts the whole page anew when there is news."""
-    source = current_source()
+    source = source_of(location)
     if st.session_state.get("live") and source.version() != st.session_state.get("shown"):
         st.rerun()
     try:
         reader = source.reader()
         newest = newest_step(reader)
-    except (SdcGuardError, duckdb.Error):
+    except (SdcGuardError, duckdb.Error, OSError):
         st.caption("Waiting for the run; this page looks again by itself.")
         return
-    parts = [f"Run **{plain(reader.run_file.name)}** in {plain(run)}"]
+    parts = [f"Run **{plain(reader.run_file.name)}** in {plain(source.run)}"]
     if newest is not None:
         parts.append(recording(newest, time.time()))
     st.caption(" · ".join(parts))
@@ -82,8 +130,7 @@ def recording(newest: Newest, now: float) -> str:
     """The state of the recording in words, at the moment `now` (seconds since the epoch)."""
     if newest.time is None:
         return f"newest step {newest.step:,}{': ended' if newest.ended else ''}"
-    quiet = now - newest.time > max(_QUIET_SECONDS, 5 * (newest.seconds or 0.0))
-    if not newest.ended and not quiet:
+    if not newest.ended and not is_quiet(newest, now):
         return f"recording, newest step {newest.step:,}"
     age = f"{age_text(now - newest.time)} ago ({utc_text(newest.time)})"
     return f"newest step {newest.step:,}, {age}: {'ended' if newest.ended else 'ended, or stalled'}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+_QUIET_SECONDS: Final = 60.0
 STATUSES: Final = ("clean", "suspect", "corrupt", "untested")
 
 
@@ -87,7 +88,7 @@ class Alert:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint; `bytes` is its size."""
+    """One checkpoint; `bytes` is its size. `deleted`: what was saved is not there any more."""
 
     step: int
     path: str
@@ -95,6 +96,7 @@ class Checkpoint:
     bytes: int | None
     status: str
     reason: str
+    deleted: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,30 @@ class Newest:
     ended: bool = False
 
 
+def is_quiet(newest: Newest, now: float) -> bool:
+    """Whether the next step is long overdue at the moment `now` (seconds since the epoch)."""
+    return newest.time is not None and now - newest.time > max(
+        _QUIET_SECONDS, 5 * (newest.seconds or 0.0)
+    )
+
+
 def checkpoint_bracket(found: Sequence[Checkpoint]) -> tuple[int | None, int] | None:
     """(last clean, first suspect or corrupt checkpoint], or None without such a checkpoint."""
     bad = min((c.step for c in found if c.status in ("suspect", "corrupt")), default=None)
     if bad is None:
         return None
     return max((c.step for c in found if c.status == "clean" and c.step < bad), default=None), bad
+
+
+def resumable(found: Sequence[Checkpoint]) -> Checkpoint | None:
+    """The newest clean checkpoint that is still there and lies before the first bad one."""
+    bracket = checkpoint_bracket(found)
+    usable = [
+        c
+        for c in found
+        if c.status == "clean" and not c.deleted and (bracket is None or c.step < bracket[1])
+    ]
+    return max(usable, key=lambda c: c.step, default=None)
 
 
 def status_counts(found: Sequence[Checkpoint]) -> dict[str, int]:
