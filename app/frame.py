@@ -29,6 +29,8 @@ def show() -> None:
         [
             st.Page(_VIEWS / "incidents.py", title="Incidents", default=True),
             st.Page(_VIEWS / "timeline.py", title="Timeline", url_path="timeline"),
+            st.Page(_VIEWS / "bisect.py", title="Bisect", url_path="bisect"),
+            st.Page(_VIEWS / "act.py", title="Act", url_path="act"),
         ],
         position="top",
     )

@@ -59,6 +59,11 @@ class Source:
         self._started: float | None = None
         self._version = _UNKNOWN
 
+    @property
+    def location(self) -> str:
+        """The folder, or the location in a lake, as text."""
+        return str(self._location)
+
     def version(self) -> int:
         """A number that changes whenever anything of the run is published or removed."""
         if is_lake(self._location):

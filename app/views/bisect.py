@@ -1,0 +1,170 @@
+"""Which checkpoint? The searches of the run: started, followed, stopped and answered here."""
+
+import streamlit as st
+
+from app import searches, starting
+from app.links import link
+from app.palette import palette_of
+from app.probes import cost_line, probe_table, replay_table, replays
+from app.search_answer import answer_of, answer_table
+from app.search_tree import MAX_NODES, chain_dot, tree, tree_dot
+from app.searches import SYMBOLS, Search
+from app.source import current_source
+from app.wording import plain, utc_text
+from sdc_guard.lake.location import is_lake
+from sdc_guard.store.trace_reader import TraceReader
+
+_FOLLOWED, _LOOKED = 1.0, 3.0  # seconds from look to look: at a search that runs, and for one
+_BOXES = {"clean": st.success, "suspect": st.warning, "corrupt": st.error, "unknown": st.info}
+_MARKS = {"clean": "✔", "suspect": "▲", "corrupt": "✖", "unknown": "?"}
+
+
+def chosen(names: list[str]) -> str | None:
+    """The session of the address, or else the newest."""
+    if not names:
+        return None
+    if st.session_state.get("session") not in (None, *names):
+        asked = plain(st.session_state["session"])
+        st.warning(f"There is no session {asked}; shown is {names[0]}.")
+    return st.selectbox("Session", names, key="session", bind="query-params", width=240)
+
+
+def state_line(search: Search) -> None:
+    """What the session is, and how far."""
+    told, standing = search.told, search.standing
+    said = {
+        "answered": "answered",
+        "running": "running",
+        "stopped": f"stopped: {search.stopped_by}",
+        "open": "open: a user judges in it (sdc-bisect good, bad, skip)",
+        "unreadable": "cannot be read",
+    }[standing]
+    parts = [f"**{SYMBOLS[standing]} {plain(said)}**", f"sdc-bisect {plain(told.command)}"]
+    if told.began is not None:
+        parts.append(f"began {plain(utc_text(told.began))}")
+    if told.finished is not None:
+        parts.append(f"finished {plain(utc_text(told.finished))}")
+    if search.worker is not None:
+        owner = search.worker.owner
+        parts.append(plain(f"process {owner.pid} on {owner.host}"))
+    st.markdown(" · ".join(parts))
+    for note in told.notes:
+        st.warning(plain(f"{note[:1].upper()}{note[1:]}."))
+    if not told.is_current:
+        st.warning("The run was started again since: this is about the run as it was.")
+
+
+def course(search: Search) -> None:
+    """The search's tree beside its table."""
+    found = replays(search.events)
+    if found or search.command == "verify":
+        replayed(search, found)
+        return
+    told = search.told
+    if not told.judged:
+        st.write("No checkpoint is judged yet.")
+        return
+    nodes = tree(told.judged)
+    drawn = nodes[:MAX_NODES]
+    palette = palette_of(st.context.theme.type)
+    first = None if told.result is None else told.result["first_corrupt"]
+    st.subheader("What was asked")
+    with st.container(horizontal=True):
+        with st.container(width=400):
+            words = "; ".join(f"step {n.step}: {n.verdict}" for n in drawn)
+            st.graphviz_chart(tree_dot(drawn, first, palette), alt=f"The search as a tree. {words}")
+            if len(nodes) > len(drawn):
+                st.caption(f"The first {len(drawn)} of {len(nodes)} checkpoints.")
+        with st.container(width="stretch"):
+            st.table(probe_table(told, search.events), hide_index=True)
+            st.caption(plain(cost_line(told, search.events)) + ".")
+
+
+def replayed(search: Search, found: list[tuple[str, int, int]]) -> None:
+    """The course of a verification."""
+    st.subheader("What was replayed")
+    if not found:
+        st.write("Nothing yet.")
+        return
+    told, running = search.told, search.standing == "running"
+    first = None if told.result is None else told.result["first_corrupt"]
+    if first is not None and not found[0][1] < first <= found[0][2]:
+        first = None
+    st.graphviz_chart(
+        chain_dot(found, first, palette_of(st.context.theme.type)),
+        alt="The verification: " + ", ".join(f"{n}, steps {a + 1} to {b}" for n, a, b in found),
+    )
+    st.table(replay_table(found, searches.ended_replays(told), running), hide_index=True)
+    if running and (text := searches.newest_output(told)):
+        st.caption("What the replay printed last:")
+        st.code(text, language=None)
+
+
+def answered(search: Search, dtypes: dict[str, str]) -> None:
+    """The verdict, its bracket, what it rests on, and what would disprove it."""
+    found = answer_of(search.told, dtypes)
+    if found is None:
+        return
+    headline = f"**{_MARKS[found.state]} {plain(found.sentence)}**"
+    _BOXES[found.state](headline)
+    columns = st.columns(3)
+    columns[0].metric("Last clean", found.last_clean)
+    columns[1].metric("First corrupt", found.first_corrupt)
+    columns[2].metric("Certainty", found.certainty)
+    for title, texts in (
+        ("It rests on", found.rests_on),
+        ("It does not claim more", found.limits),
+        ("What would disprove it", found.disproof),
+    ):
+        if texts:
+            st.markdown(f"**{title}**\n\n" + "\n".join(f"- {plain(text)}" for text in texts))
+    if search.told.result is not None and search.told.result["tensors"]:
+        st.table(answer_table(search.told.result["tensors"]), hide_index=True)
+    with st.container(horizontal=True):
+        if found.step is not None:
+            link("locate", f"Locate step {found.step}", step=found.step, layer=found.layer)
+        link("act", "What to do now")
+
+
+def session(reader: TraceReader, name: str) -> Search:
+    search = searches.search_of(reader.run, name, len(reader.run_file.attempts))
+    state_line(search)
+    dtypes = {layer.name: layer.dtype for layer in reader.run_file.named}
+    answered(search, dtypes)
+    course(search)
+    return search
+
+
+def body() -> None:
+    """All of the page that changes while a search runs."""
+    source = current_source()
+    if is_lake(source.location):
+        st.info("This run is in a lake: its checkpoints, and searches of them, are in its folder.")
+        return
+    reader = source.reader()
+    names = searches.names(source.run)
+    running = searches.newest_running(source.run)
+    starting.panel(source.run, reader.run_file.resume, running)
+    if running is not None and st.session_state.pop("follow", False):
+        st.session_state["session"] = running
+    name = chosen(names)
+    if name is None:
+        st.info("Nobody has searched this run yet: no session is kept in its folder.")
+    else:
+        session(reader, name)
+    busy = running is not None or starting.is_starting(source.run)
+    if busy != st.session_state.get("search runs"):  # another pace from now on
+        st.session_state["search runs"] = busy
+        st.rerun()
+
+
+def show() -> None:
+    source = current_source()
+    busy = starting.is_starting(source.run) or searches.newest_running(source.run) is not None
+    st.session_state["search runs"] = busy
+    is_live = busy or st.session_state.get("live", True)
+    pace = (_FOLLOWED if busy else _LOOKED) if is_live else None
+    st.fragment(run_every=pace)(body)()
+
+
+show()
