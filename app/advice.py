@@ -261,7 +261,13 @@ def discard_text(found: Advice) -> str:
 
 
 def hours_text(hours: float) -> str:
-    """Hours with two significant digits, minutes below a tenth of one."""
+    """Hours with two significant digits; below a tenth of one minutes, below two of these seconds.
+
+    >>> hours_text(0.01), hours_text(0.05), hours_text(1.23)
+    ('36 s', '3 min', '1.2 h')
+    """
+    if hours < 1 / 30:
+        return f"{hours * 3600:.2g} s"
     if hours < 0.1:
         return f"{hours * 60:.2g} min"
     return f"{hours:,.2g} h" if hours < 10 else f"{hours:,.0f} h"

@@ -59,7 +59,7 @@ def disproof(answer: Headline) -> list[str]:
 
 def _disproof(answer: Headline) -> Iterator[str]:
     if answer.state == "clean":
-        yield "A replay that differs: `sdc-bisect verify` compares every recorded bit of its steps."
+        yield "A replay that differs: sdc-bisect verify compares every recorded bit of its steps."
         return
     if answer.state == "unknown":
         return
@@ -70,11 +70,11 @@ def _disproof(answer: Headline) -> Iterator[str]:
     if answer.kind == "state at rest" or (answer.proven and answer.source == "alerts"):
         yield (
             "A script that wrote to this tensor itself between the two steps: then "
-            "`guard.refresh()` belongs after that line, and nothing is corrupt."
+            "guard.refresh() belongs after that line, and nothing is corrupt."
         )
     if answer.source == "alerts" and answer.first_corrupt is not None:
         yield (
-            "A search that finds an earlier corrupt checkpoint: `sdc-bisect run`, "
+            "A search that finds an earlier corrupt checkpoint: sdc-bisect run, "
             "with --scan for all of them."
         )
     if not answer.proven:
@@ -85,5 +85,5 @@ def _disproof(answer: Headline) -> Iterator[str]:
     if answer.source.startswith("session") and answer.verdict is None:
         yield (
             "A clean checkpoint after a corrupt one: that what is corrupt stays corrupt is "
-            "assumed. `sdc-bisect run --scan` judges all."
+            "assumed. sdc-bisect run --scan judges all."
         )

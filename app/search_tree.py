@@ -15,6 +15,7 @@ from .palette import Palette
 from .probes import ANSWERS, counted
 
 MAX_NODES: Final = 40
+MAX_DEPTH: Final = 12  # a search halves: of one that judged all in turn the table says as much
 _SHAPES: Final = {
     "clean": "ellipse",
     "corrupt": "octagon",
@@ -62,6 +63,14 @@ def tree(judged: Sequence[Judged]) -> list[Node]:
         most = max(said, key=lambda verdict: said[verdict])
         nodes[step] = Node(order, step, most, tuple(said.items()), parent)
     return list(nodes.values())
+
+
+def depth(nodes: Sequence[Node]) -> int:
+    """How many checkpoints lie on the longest way down."""
+    found: dict[int | None, int] = {None: 0}
+    for node in nodes:  # a parent comes before its children
+        found[node.step] = found[node.parent] + 1
+    return max(found.values())
 
 
 def tree_dot(nodes: Sequence[Node], answer: int | None, palette: Palette) -> str:

@@ -1,20 +1,23 @@
 """Which checkpoint? The searches of the run: started, followed, stopped and answered here."""
 
+from urllib.parse import quote
+
 import streamlit as st
 
 from app import searches, starting
 from app.links import link
 from app.palette import palette_of
-from app.probes import cost_line, probe_table, replay_table, replays
-from app.search_answer import answer_of, answer_table
-from app.search_tree import MAX_NODES, chain_dot, tree, tree_dot
+from app.probes import MAX_ROWS, cost_line, probe_table, replay_table, replays
+from app.search_answer import Answer, answer_of, answer_table
+from app.search_tree import MAX_DEPTH, MAX_NODES, chain_dot, depth, tree, tree_dot
 from app.searches import SYMBOLS, Search
 from app.source import current_source
-from app.wording import plain, utc_text
+from app.wording import count, plain, utc_text
 from sdc_guard.lake.location import is_lake
 from sdc_guard.store.trace_reader import TraceReader
 
 _FOLLOWED, _LOOKED = 1.0, 3.0  # seconds from look to look: at a search that runs, and for one
+_SESSIONS = 10
 _BOXES = {"clean": st.success, "suspect": st.warning, "corrupt": st.error, "unknown": st.info}
 _MARKS = {"clean": "✔", "suspect": "▲", "corrupt": "✖", "unknown": "?"}
 
@@ -54,30 +57,34 @@ def state_line(search: Search) -> None:
         st.warning("The run was started again since: this is about the run as it was.")
 
 
-def course(search: Search) -> None:
-    """The search's tree beside its table."""
+def asked(search: Search) -> None:
+    """The search's table."""
     found = replays(search.events)
     if found or search.command == "verify":
         replayed(search, found)
         return
-    told = search.told
-    if not told.judged:
+    st.subheader("What was asked")
+    if not search.told.judged:
         st.write("No checkpoint is judged yet.")
         return
-    nodes = tree(told.judged)
-    drawn = nodes[:MAX_NODES]
-    palette = palette_of(st.context.theme.type)
-    first = None if told.result is None else told.result["first_corrupt"]
-    st.subheader("What was asked")
-    with st.container(horizontal=True):
-        with st.container(width=400):
-            words = "; ".join(f"step {n.step}: {n.verdict}" for n in drawn)
-            st.graphviz_chart(tree_dot(drawn, first, palette), alt=f"The search as a tree. {words}")
-            if len(nodes) > len(drawn):
-                st.caption(f"The first {len(drawn)} of {len(nodes)} checkpoints.")
-        with st.container(width="stretch"):
-            st.table(probe_table(told, search.events), hide_index=True)
-            st.caption(plain(cost_line(told, search.events)) + ".")
+    st.table(probe_table(search.told, search.events), hide_index=True)
+    if len(search.told.judged) > MAX_ROWS:
+        st.caption(f"The newest {MAX_ROWS} of {count(len(search.told.judged), 'judging')}.")
+    st.caption(plain(cost_line(search.told, search.events)) + ".")
+
+
+def drawn(search: Search) -> None:
+    """The search's tree."""
+    nodes = tree(search.told.judged)
+    if len(nodes) > MAX_NODES or depth(nodes) > MAX_DEPTH:
+        st.caption(f"{count(len(nodes), 'checkpoint')}: too many to draw; the table has them.")
+        return
+    first = None if search.told.result is None else search.told.result["first_corrupt"]
+    words = "; ".join(f"step {node.step}: {node.verdict}" for node in nodes)
+    st.graphviz_chart(
+        tree_dot(nodes, first, palette_of(st.context.theme.type)),
+        alt=f"The search as a tree. {words}",
+    )
 
 
 def replayed(search: Search, found: list[tuple[str, int, int]]) -> None:
@@ -100,17 +107,21 @@ def replayed(search: Search, found: list[tuple[str, int, int]]) -> None:
         st.code(text, language=None)
 
 
-def answered(search: Search, dtypes: dict[str, str]) -> None:
-    """The verdict, its bracket, what it rests on, and what would disprove it."""
-    found = answer_of(search.told, dtypes)
+def answered(found: Answer | None) -> None:
+    """The verdict and its bracket."""
     if found is None:
         return
-    headline = f"**{_MARKS[found.state]} {plain(found.sentence)}**"
-    _BOXES[found.state](headline)
+    _BOXES[found.state](f"**{_MARKS[found.state]} {plain(found.sentence)}**")
     columns = st.columns(3)
     columns[0].metric("Last clean", found.last_clean)
     columns[1].metric("First corrupt", found.first_corrupt)
     columns[2].metric("Certainty", found.certainty)
+
+
+def grounds(found: Answer | None) -> None:
+    """What the verdict rests on, and what would disprove it."""
+    if found is None:
+        return
     for title, texts in (
         ("It rests on", found.rests_on),
         ("It does not claim more", found.limits),
@@ -118,21 +129,51 @@ def answered(search: Search, dtypes: dict[str, str]) -> None:
     ):
         if texts:
             st.markdown(f"**{title}**\n\n" + "\n".join(f"- {plain(text)}" for text in texts))
-    if search.told.result is not None and search.told.result["tensors"]:
-        st.table(answer_table(search.told.result["tensors"]), hide_index=True)
     with st.container(horizontal=True):
         if found.step is not None:
             link("locate", f"Locate step {found.step}", step=found.step, layer=found.layer)
+            link("timeline", f"Step {found.step} on the timeline", step=found.step)
         link("act", "What to do now")
 
 
-def session(reader: TraceReader, name: str) -> Search:
+def session(reader: TraceReader, name: str) -> None:
+    """One session: its state, its answer, its course."""
     search = searches.search_of(reader.run, name, len(reader.run_file.attempts))
+    found = answer_of(search.told, {layer.name: layer.dtype for layer in reader.run_file.named})
     state_line(search)
-    dtypes = {layer.name: layer.dtype for layer in reader.run_file.named}
-    answered(search, dtypes)
-    course(search)
-    return search
+    answered(found)
+    if tree(search.told.judged) and search.command != "verify":
+        left, right = st.columns([2, 1])
+        with right:
+            drawn(search)
+        with left:
+            grounds(found)
+    else:
+        grounds(found)
+    if search.told.result is not None and search.told.result["tensors"]:
+        st.table(answer_table(search.told.result["tensors"]), hide_index=True)
+    asked(search)
+
+
+def others(reader: TraceReader, names: list[str]) -> None:
+    """The newest sessions, each with a link."""
+    if len(names) < 2:
+        return
+    st.subheader("Sessions of this run")
+    attempts = len(reader.run_file.attempts)
+    found = [searches.search_of(reader.run, name, attempts) for name in names[:_SESSIONS]]
+    run = quote(str(st.query_params.get("run", "")))
+    st.table(
+        {
+            "session": [f"[{x.told.name}](bisect?run={run}&session={x.told.name})" for x in found],
+            "command": [plain(x.command) for x in found],
+            "state": [f"{SYMBOLS[x.standing]} {x.standing}" for x in found],
+            "answer": [plain(x.told.sentence) or "–" for x in found],
+        },
+        hide_index=True,
+    )
+    if len(names) > len(found):
+        st.caption(f"The newest {len(found)} of {count(len(names), 'session')}.")
 
 
 def body() -> None:
@@ -152,6 +193,7 @@ def body() -> None:
         st.info("Nobody has searched this run yet: no session is kept in its folder.")
     else:
         session(reader, name)
+        others(reader, names)
     busy = running is not None or starting.is_starting(source.run)
     if busy != st.session_state.get("search runs"):  # another pace from now on
         st.session_state["search runs"] = busy
