@@ -9,23 +9,23 @@ from typing import Final
 import altair as alt
 import pandas as pd
 
+from .palette import LIGHT, Palette
 from .records import Checkpoint
 from .series import MAX_MARKS, Series
 
-# Sorts of marks: shape and colour differ together, so that neither is needed to tell them apart.
+# Sorts of marks: shape and colour (a field of the palette) differ together, so that neither is
+# needed to tell them apart.
 MARKS: Final[dict[str, tuple[str, str]]] = {
-    "proven alert": ("diamond", "#c62828"),
-    "statistical alert": ("triangle-down", "#e08600"),
-    "clean checkpoint": ("circle", "#2e8540"),
-    "suspect checkpoint": ("triangle-up", "#e08600"),
-    "corrupt checkpoint": ("cross", "#c62828"),
-    "untested checkpoint": ("square", "#808890"),
-    "event": ("triangle-right", "#5b7fa6"),
+    "proven alert": ("diamond", "corrupt"),
+    "statistical alert": ("triangle-down", "suspect"),
+    "clean checkpoint": ("circle", "clean"),
+    "suspect checkpoint": ("triangle-up", "suspect"),
+    "corrupt checkpoint": ("cross", "corrupt"),
+    "untested checkpoint": ("square", "untested"),
+    "deleted checkpoint": ("stroke", "soft"),
+    "event": ("triangle-right", "event"),
 }
-_BAND = "#e08600"
-_SELECTED = "#7b3fe4"
 _LEFT: Final = 80  # pixels for the labels of every vertical axis, so that the steps line up
-_LINES = ("#3273b5", "#b0508f")
 # Fast with many points; SVG is the default of some embedders and far slower.
 _CANVAS: Final = {"embedOptions": {"renderer": "canvas"}}
 
@@ -61,19 +61,37 @@ class Overlay:
 
 
 def timeline(
-    panels: Sequence[Panel], overlay: Overlay, checkpoints: Sequence[Checkpoint]
+    panels: Sequence[Panel],
+    overlay: Overlay,
+    checkpoints: Sequence[Checkpoint],
+    palette: Palette = LIGHT,
 ) -> list[alt.LayerChart]:
     """The panels from top to bottom over equal axes of steps, and last a lane of marks.
 
     They are charts of their own, since a concatenated chart does not fit itself to its page.
     """
-    lane = _lane(mark_rows(overlay, checkpoints), overlay)
-    return [
-        chart.properties(width="container", usermeta=_CANVAS).configure_axisY(
-            minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT
+    lane = _lane(mark_rows(overlay, checkpoints), overlay, palette)
+    drawn = [*(_panel(panel, overlay, palette) for panel in panels), lane]
+    return [_dressed(chart, palette) for chart in drawn]
+
+
+def _dressed(chart: alt.LayerChart, palette: Palette) -> alt.LayerChart:
+    """Axes, grid and legends in the colours of the page."""
+    return (
+        chart.properties(width="container", usermeta=_CANVAS, background="transparent")
+        .configure_axis(
+            labelColor=palette.soft,
+            titleColor=palette.soft,
+            titleFontWeight="normal",
+            gridColor=palette.rule,
+            domainColor=palette.rule,
+            tickColor=palette.rule,
         )
-        for chart in (*(_panel(panel, overlay) for panel in panels), lane)
-    ]
+        .configure_axisX(gridOpacity=0.5, tickCount=10)
+        .configure_axisY(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT, tickCount=5)
+        .configure_legend(labelColor=palette.ink, titleColor=palette.soft)
+        .configure_view(stroke=None)
+    )
 
 
 def mark_rows(overlay: Overlay, checkpoints: Sequence[Checkpoint]) -> pd.DataFrame:
@@ -88,11 +106,21 @@ def mark_rows(overlay: Overlay, checkpoints: Sequence[Checkpoint]) -> pd.DataFra
         for step, severity, count, detectors, layers, layer in _tuples(overlay.alerts)
     ]
     rows += [
-        (c.step, "checkpoints", f"{c.status} checkpoint", c.reason or c.status)
-        for c in _thinned(checkpoints, overlay)
+        (c.step, "checkpoints", _sort(c), _standing(c)) for c in _thinned(checkpoints, overlay)
     ]
     rows += [(int(step), "events", "event", kind) for step, kind in _tuples(overlay.events)]
     return pd.DataFrame(rows, columns=["step", "lane", "sort", "text"])
+
+
+def _sort(checkpoint: Checkpoint) -> str:
+    return f"{'deleted' if checkpoint.deleted else checkpoint.status} checkpoint"
+
+
+def _standing(checkpoint: Checkpoint) -> str:
+    """A deleted one's status is told, too: what it was judged stays evidence."""
+    if checkpoint.deleted:
+        return f"deleted; it was {checkpoint.status}"
+    return checkpoint.reason or checkpoint.status
 
 
 def _tuples(frame: pd.DataFrame) -> list[tuple]:
@@ -106,10 +134,11 @@ def _alert_text(count: int, detectors: str, layers: int, layer: str) -> str:
 
 def _thinned(checkpoints: Sequence[Checkpoint], overlay: Overlay) -> list[Checkpoint]:
     width = (overlay.last - overlay.first) // MAX_MARKS + 1
-    kept: dict[tuple[int, str], Checkpoint] = {}
+    kept: dict[tuple[int, str, str], Checkpoint] = {}
     for checkpoint in checkpoints:
         if overlay.first <= checkpoint.step <= overlay.last:
-            place = ((checkpoint.step - overlay.first) // width, checkpoint.status)
+            bin_of = (checkpoint.step - overlay.first) // width
+            place = (bin_of, checkpoint.status, _sort(checkpoint))
             kept.setdefault(place, checkpoint)
     return list(kept.values())
 
@@ -121,14 +150,14 @@ def _x(overlay: Overlay, *, labels: bool = False) -> alt.X:
     return alt.X("step:Q", scale=alt.Scale(domain=domain, nice=False), axis=axis)
 
 
-def _panel(panel: Panel, overlay: Overlay) -> alt.LayerChart:
+def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
     scale = alt.Scale(type="log", padding=6) if panel.log else alt.Scale(zero=False, padding=6)
     y = alt.Y("value:Q", title=panel.title, scale=scale)
     lines = {name: line for name, line in panel.lines.items() if not line.empty}
     names = list(lines)
-    colour_scale = alt.Scale(domain=names, range=list(_LINES[: len(names)]))
+    colour_scale = alt.Scale(domain=names, range=[palette.line, palette.second][: len(names)])
     legend = alt.Legend(orient="top", title=None) if len(names) > 1 else None
-    layers = _behind(overlay)
+    layers = _behind(overlay, palette)
     for name, line in lines.items():
         colour = alt.Color("curve:N", scale=colour_scale, legend=legend)
         few = len(line.points) <= 100
@@ -145,20 +174,20 @@ def _panel(panel: Panel, overlay: Overlay) -> alt.LayerChart:
             )
         )
         if not line.marks.empty:
-            layers.append(_undrawn(line.marks, overlay))
+            layers.append(_undrawn(line.marks, overlay, palette))
     return alt.layer(*layers).properties(height=panel.height)
 
 
-def _undrawn(marks: pd.DataFrame, overlay: Overlay) -> alt.Chart:
+def _undrawn(marks: pd.DataFrame, overlay: Overlay, palette: Palette) -> alt.Chart:
     tooltip = [alt.Tooltip("step:Q", format=",d"), "what:N", alt.Tooltip("count:Q", format=",d")]
     return (
         alt.Chart(marks)
-        .mark_point(shape="cross", angle=45, size=60, filled=True, color="#c62828", clip=True)
+        .mark_point(shape="cross", angle=45, size=60, filled=True, color=palette.corrupt, clip=True)
         .encode(x=_x(overlay), y=alt.value(7), tooltip=tooltip)
     )
 
 
-def _behind(overlay: Overlay, *, labels: bool = False) -> list[alt.Chart]:
+def _behind(overlay: Overlay, palette: Palette, *, labels: bool = False) -> list[alt.Chart]:
     """Band, alerts and the selected step, as they run behind a panel's curves."""
     layers = []
     x = _x(overlay, labels=labels)
@@ -167,7 +196,7 @@ def _behind(overlay: Overlay, *, labels: bool = False) -> list[alt.Chart]:
         start = overlay.first if clean is None else clean
         layers.append(
             alt.Chart(pd.DataFrame({"step": [start], "end": [bad]}))
-            .mark_rect(color=_BAND, opacity=0.18, clip=True)
+            .mark_rect(color=palette.suspect, opacity=0.18, clip=True)
             .encode(x=x, x2="end:Q")
         )
     for severity, dash in (("proven", [1, 0]), ("suspect", [4, 3])):
@@ -178,36 +207,37 @@ def _behind(overlay: Overlay, *, labels: bool = False) -> list[alt.Chart]:
         if not rows.empty:
             sort = "proven alert" if severity == "proven" else "statistical alert"
             rule = alt.Chart(rows).mark_rule(
-                color=MARKS[sort][1], strokeDash=dash, strokeWidth=1.2, clip=True
+                color=getattr(palette, MARKS[sort][1]), strokeDash=dash, strokeWidth=1.2, clip=True
             )
             layers.append(rule.encode(x=x))
     if overlay.step is not None:
         chosen = alt.Chart(pd.DataFrame({"step": [overlay.step]}))
         layers.append(
-            chosen.mark_rule(color=_SELECTED, strokeWidth=4, opacity=0.45, clip=True).encode(x=x)
+            chosen.mark_rule(color=palette.chosen, strokeWidth=4, opacity=0.45, clip=True).encode(
+                x=x
+            )
         )
     return layers
 
 
-def _lane(rows: pd.DataFrame, overlay: Overlay) -> alt.LayerChart:
+def _lane(rows: pd.DataFrame, overlay: Overlay, palette: Palette) -> alt.LayerChart:
     present = [sort for sort in MARKS if sort in set(rows["sort"])]
-    shapes, colours = zip(*(MARKS[sort] for sort in present), strict=True) if present else ((), ())
+    shapes = [MARKS[sort][0] for sort in present]
+    colours = [getattr(palette, MARKS[sort][1]) for sort in present]
     legend = alt.Legend(orient="bottom", title=None, columns=4, labelLimit=200)
     points = (
         alt.Chart(rows)
-        .mark_point(filled=True, size=110, opacity=1, clip=True)
+        .mark_point(filled=True, size=110, opacity=1, strokeWidth=2, clip=True)
         .encode(
             x=_x(overlay, labels=True),
             y=alt.Y(
                 "lane:N", title=" ", scale=alt.Scale(domain=["alerts", "checkpoints", "events"])
             ),
-            shape=alt.Shape(
-                "sort:N", scale=alt.Scale(domain=present, range=list(shapes)), legend=legend
-            ),
+            shape=alt.Shape("sort:N", scale=alt.Scale(domain=present, range=shapes), legend=legend),
             color=alt.Color(
-                "sort:N", scale=alt.Scale(domain=present, range=list(colours)), legend=legend
+                "sort:N", scale=alt.Scale(domain=present, range=colours), legend=legend
             ),
             tooltip=[alt.Tooltip("step:Q", format=",d"), "sort:N", "text:N"],
         )
     )
-    return alt.layer(*_behind(overlay, labels=True), points).properties(height=200)
+    return alt.layer(*_behind(overlay, palette, labels=True), points).properties(height=200)

@@ -1,4 +1,4 @@
-"""What surrounds every page: title, navigation, the state of the recording, and errors."""
+"""What surrounds every page: title, navigation, the choice of the run, and errors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import streamlit as st
 
 from sdc_guard.errors import SdcGuardError
 
+from . import navigation
+from .admission import admitted
+from .fleet import Fleet
 from .queries import newest_step
 from .records import Newest
-from .source import Source, current_source
-from .wording import age_text, plain, utc_text
+from .source import CHOSEN, Source, current_source, given_runs, source_of
+from .wording import age_text, count, plain, utc_text
 
 _LIVE_SECONDS = 2
 _QUIET_SECONDS = 60.0
-_VIEWS = Path(__file__).parent / "views"
+_LISTED = 20
 # a file: the browser would fetch a symbol given by name from a web site
 _ICON = str(Path(__file__).parent / "icon.svg")
 
@@ -25,56 +28,96 @@ _ICON = str(Path(__file__).parent / "icon.svg")
 def show() -> None:
     """Render the page that the address asks for."""
     st.set_page_config(page_title="SDC Guard", page_icon=_ICON, layout="wide")
-    page = st.navigation(
-        [
-            st.Page(_VIEWS / "incidents.py", title="Incidents", default=True),
-            st.Page(_VIEWS / "timeline.py", title="Timeline", url_path="timeline"),
-            st.Page(_VIEWS / "bisect.py", title="Bisect", url_path="bisect"),
-            st.Page(_VIEWS / "act.py", title="Act", url_path="act"),
-        ],
-        position="top",
-    )
+    page = st.navigation(navigation.pages(), position="top")
     try:
-        source = current_source()
-        _header(source)
-        page.run()
+        if admitted() and _chosen(given_runs()):
+            _header(current_source())
+            page.run()
+            navigation.footer()
     except SdcGuardError as error:
         _error_line(str(error))
     except duckdb.Error as error:
         _error_line(f"the trace cannot be read: {str(error).splitlines()[0]}")
+    except OSError as error:
+        gone = f"{error.strerror or error}: {error.filename or ''}"
+        _error_line(f"a file of the run cannot be read ({gone}); this page tries again")
+
+
+def _chosen(fleet: Fleet) -> bool:
+    """Makes the address's run the session's; tells where there is none of that name."""
+    for line in fleet.refused:
+        st.warning(plain(line), icon=":material/link_off:")
+    asked = st.query_params.get("run")
+    if asked is not None and fleet.named(asked) is None:
+        if len(fleet.runs) > 1:
+            _unknown(asked, fleet)
+            return False
+        shown = plain(fleet.runs[0].name)
+        st.warning(f"The link is about the run {plain(asked)}; shown is {shown}.")
+        return True
+    name = asked or st.session_state.get(CHOSEN) or fleet.runs[0].name
+    run = fleet.named(name) or fleet.runs[0]
+    st.session_state[CHOSEN] = run.name
+    st.query_params["run"] = run.name
+    return True
+
+
+def _unknown(asked: str, fleet: Fleet) -> None:
+    _error_line(f"there is no run {asked} here; there are {count(len(fleet.runs), 'run')}:")
+    for run in fleet.runs[:_LISTED]:
+        st.page_link("views/incidents.py", label=plain(run.name), query_params={"run": run.name})
+    if len(fleet.runs) > _LISTED:
+        st.caption(f"and {len(fleet.runs) - _LISTED:,} more")
 
 
 def _header(source: Source) -> None:
     # taken before anything is read: what is published from here on is news to the next tick
     st.session_state["shown"] = source.version()
     with st.container(horizontal=True, vertical_alignment="center"):
+        _picker(given_runs())
         live = st.toggle(
             "Live",
             value=True,
             key="live",
             help="Look for news every 2 s. Switch it off to keep a chart as it is.",
         )
-        st.fragment(run_every=_LIVE_SECONDS if live else None)(_status_line)(str(source.run))
-    name = source.reader().run_file.name
-    asked = st.query_params.get("run", name)
-    if asked != name:
-        st.warning(f"The link is about the run {plain(asked)}; shown is {plain(name)}.")
-    else:
-        st.query_params["run"] = name
+        st.fragment(run_every=_LIVE_SECONDS if live else None)(_status_line)(source.location)
 
 
-def _status_line(run: str) -> None:
+def _picker(fleet: Fleet) -> None:
+    if len(fleet.runs) < 2:
+        return
+    st.session_state["run picker"] = st.session_state[CHOSEN]
+    st.selectbox(
+        "Run",
+        [run.name for run in fleet.runs],
+        key="run picker",
+        label_visibility="collapsed",
+        width=280,
+        on_change=lambda: choose(st.session_state["run picker"]),
+    )
+
+
+def choose(name: str) -> None:
+    """Look at another run from now on: what was selected was of the run before."""
+    for key in navigation.ABOUT_A_RUN:
+        st.session_state.pop(key, None)
+        st.query_params.pop(key, None)
+    st.session_state[CHOSEN] = st.query_params["run"] = name
+
+
+def _status_line(location: str) -> None:
     """The state of the recording; starts the whole page anew when there is news."""
-    source = current_source()
+    source = source_of(location)
     if st.session_state.get("live") and source.version() != st.session_state.get("shown"):
         st.rerun()
     try:
         reader = source.reader()
         newest = newest_step(reader)
-    except (SdcGuardError, duckdb.Error):
+    except (SdcGuardError, duckdb.Error, OSError):
         st.caption("Waiting for the run; this page looks again by itself.")
         return
-    parts = [f"Run **{plain(reader.run_file.name)}** in {plain(run)}"]
+    parts = [f"Run **{plain(reader.run_file.name)}** in {plain(source.run)}"]
     if newest is not None:
         parts.append(recording(newest, time.time()))
     st.caption(" · ".join(parts))

@@ -25,10 +25,11 @@ from forensics.sessions.home import VARIABLE, Home
 from forensics.sessions.lock import Owner
 from forensics.sessions.process import STARTED_BY, Worker, worker_of
 from sdc_guard.errors import UsageError
+from sdc_guard.hosts import TOKEN_VARIABLE
 
 BY: Final = "dashboard"
 _TAIL: Final = 4_000  # bytes of what a search printed last
-_HIDDEN: Final = ("SDC_GUARD_TOKEN", VARIABLE)  # no training script's business; another folder
+_HIDDEN: Final = (TOKEN_VARIABLE, VARIABLE)  # no training script's business; another folder
 _ROOT: Final = str(Path(__file__).resolve().parents[1])
 # A server in a shell's background ignores SIGINT, and so would whatever it starts.
 _LAUNCH: Final = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -78,8 +80,8 @@ def newest_step(reader: TraceReader) -> Newest | None:
     return None if row[0] is None else Newest(*row, ended=reader.rows(_ENDED)[0][0])
 
 
-def coverage(reader: TraceReader) -> Coverage:
-    """What was checked."""
+def coverage(reader: TraceReader, *, compared: bool = True) -> Coverage:
+    """What was checked; without `compared` the digests, which are many, are not counted."""
     steps = reader.rows(
         "SELECT count(DISTINCT step), min(step), max(step), arg_max(time, step),"
         " count(DISTINCT rank) FROM steps"
@@ -101,11 +103,11 @@ def coverage(reader: TraceReader) -> Coverage:
         reader.run_file.world_size,
         len(reader.run_file.layers),
         reader.rows("SELECT count(DISTINCT layer) FROM layers")[0][0],
-        *reader.rows(_COMPARED)[0],
+        *(reader.rows(_COMPARED)[0] if compared else (0, 0)),
         *shadow,
         *alerts,
         tuple(damaged),
-        watched=_watched(reader, steps[2]),
+        watched=_watched(reader, steps[2]) if compared else None,
         blind=tuple(f"{kind}: {_plain_detail(text)}" for kind, text in reader.rows(_BLIND)),
     )
 
@@ -148,14 +150,44 @@ def alerts_of(reader: TraceReader, incident: Incident, limit: int) -> list[Alert
     return [Alert(*row[:7], _object(row[7])) for row in reader.rows(_ALERTS, parameters)]
 
 
+def layer_of_alert(reader: TraceReader, step: int | None) -> str:
+    """A layer that a proven alert of this step names, or else any; empty where none does."""
+    rows = reader.rows(
+        "SELECT name FROM alerts JOIN layer_names USING (layer) WHERE step = $step"
+        " ORDER BY severity <> 'proven', name LIMIT 1",
+        {"step": step},
+    )
+    return rows[0][0] if rows else ""
+
+
 def checkpoints(reader: TraceReader) -> list[Checkpoint]:
-    """All checkpoints, by step."""
+    """All checkpoints, by step, those too whose files are not there any more."""
     return [
         Checkpoint(
-            step, path or "", kind or "", size, status if status in STATUSES else "untested", reason
+            step,
+            path or "",
+            kind or "",
+            size,
+            status if status in STATUSES else "untested",
+            reason,
+            deleted=_deleted(reader.run, path or ""),
         )
         for step, path, kind, size, status, reason in reader.rows(_CHECKPOINTS)
     ]
+
+
+def _deleted(run: Path, path: str) -> bool:
+    """Whether a checkpoint's file or folder is gone while the folder that held it is there.
+
+    Without that folder nothing is known: the trace alone was copied here, or comes from a lake.
+    """
+    if not path:
+        return False
+    try:
+        place = run / path
+        return place.parent.is_dir() and not os.path.lexists(place)
+    except (OSError, ValueError):
+        return False  # no name that this system could have
 
 
 def step_facts(reader: TraceReader, step: int) -> pd.DataFrame:

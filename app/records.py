@@ -87,7 +87,7 @@ class Alert:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint; `bytes` is its size."""
+    """One checkpoint; `bytes` is its size. `deleted`: what was saved is not there any more."""
 
     step: int
     path: str
@@ -95,6 +95,7 @@ class Checkpoint:
     bytes: int | None
     status: str
     reason: str
+    deleted: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,17 @@ def checkpoint_bracket(found: Sequence[Checkpoint]) -> tuple[int | None, int] | 
     if bad is None:
         return None
     return max((c.step for c in found if c.status == "clean" and c.step < bad), default=None), bad
+
+
+def resumable(found: Sequence[Checkpoint]) -> Checkpoint | None:
+    """The newest clean checkpoint that is still there and lies before the first bad one."""
+    bracket = checkpoint_bracket(found)
+    usable = [
+        c
+        for c in found
+        if c.status == "clean" and not c.deleted and (bracket is None or c.step < bracket[1])
+    ]
+    return max(usable, key=lambda c: c.step, default=None)
 
 
 def status_counts(found: Sequence[Checkpoint]) -> dict[str, int]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from forensics.journal import Session
 from forensics.wording import sentence
+
+from .records import Incident
 
 _DEFAULTS: dict[str, Any] = {
     "schema": {"name": "sdc-bisect.run", "version": 1},
@@ -117,3 +120,15 @@ def _step(value: Any) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     raise TypeError(f"not a step: {value!r}")
+
+
+def first_bad(incidents: Sequence[Incident], results: Sequence[SessionResult]) -> int | None:
+    """The first step that something was found at: a search's answer, else the first incident.
+
+    Proven incidents come before those of statistics alone.
+    """
+    found = newest_bracket(list(results))
+    if found is not None:
+        return found.first_corrupt
+    proven = [incident.opened for incident in incidents if incident.proven]
+    return min(proven or [incident.opened for incident in incidents], default=None)

@@ -5,36 +5,23 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
 import streamlit as st
 
-from sdc_guard.errors import RunFormatError, SdcGuardError, UsageError
+from sdc_guard.errors import RunFormatError, SdcGuardError
 from sdc_guard.lake.location import is_lake, parse
 from sdc_guard.store.opening import open_run
 from sdc_guard.store.ring import left_rings
 from sdc_guard.store.trace_reader import TraceReader
 
+from .fleet import Fleet, Run, runs_given
+
+CHOSEN = "chosen run"  # in the session's state: the name of the run looked at
+_LOOK_AGAIN_SECONDS = 10
 _UNKNOWN = 0  # version of a run that is not there
-
-
-def run_argument(arguments: Sequence[str]) -> str | Path:
-    """The run's folder from the script's arguments, absolute, or its location in a lake.
-
-    Raises:
-        UsageError: not exactly one argument.
-    """
-    if len(arguments) != 1:
-        raise UsageError(
-            "the dashboard shows one run",
-            where=" ".join(arguments) or "none given",
-            next_step="streamlit run app/main.py -- RUN",
-        )
-    if is_lake(arguments[0]):
-        return arguments[0]
-    return Path(arguments[0]).expanduser().absolute()
 
 
 class Source:
@@ -48,25 +35,21 @@ class Source:
         run: the run's folder, or its location in a lake; it need not exist yet.
 
     Attributes:
+        location: as it was given.
         run: the folder; of a run in a lake, a path that names it and does not exist.
     """
 
     def __init__(self, run: str | Path) -> None:
-        self._location = run
+        self.location = run
         self.run = Path(str(parse(str(run))[0])) if is_lake(run) else Path(run)
         self._lock = threading.RLock()
         self._reader: TraceReader | None = None
         self._started: float | None = None
         self._version = _UNKNOWN
 
-    @property
-    def location(self) -> str:
-        """The folder, or the location in a lake, as text."""
-        return str(self._location)
-
     def version(self) -> int:
         """A number that changes whenever anything of the run is published or removed."""
-        if is_lake(self._location):
+        if is_lake(self.location):
             return self._snapshot()
         entries = list(_published(self.run))
         return hash(tuple(sorted(entries))) if entries else _UNKNOWN
@@ -100,7 +83,7 @@ class Source:
         with self._lock:
             try:
                 if self._reader is None:
-                    self._reader = open_run(self._location)
+                    self._reader = open_run(self.location)
                     self._started = _started(self._reader)
                 return self._reader.newest_snapshot()
             except SdcGuardError:
@@ -114,24 +97,44 @@ class Source:
             if _started(reader) != self._started:
                 reader = None  # another run took the folder: its files have the same names
         if reader is None:
-            reader = open_run(self._location)
+            reader = open_run(self.location)
             self._started = _started(reader)
         return reader
 
 
-@st.cache_resource(max_entries=4, show_spinner=False)
+@st.cache_resource(max_entries=8, show_spinner=False)
 def source_of(run: str) -> Source:
     """The one `Source` of this server for a run's location."""
     return Source(run)
 
 
-def current_source() -> Source:
-    """The source of the run given on the command line.
+def given_runs() -> Fleet:
+    """The runs of the command line; a folder of runs is looked through again now and then."""
+    return _fleet(tuple(sys.argv[1:]))
+
+
+@st.cache_data(ttl=_LOOK_AGAIN_SECONDS, max_entries=4, show_spinner=False)
+def _fleet(arguments: tuple[str, ...]) -> Fleet:
+    return runs_given(arguments)
+
+
+def current_run() -> Run:
+    """The run that this browser session looks at: the one it chose, or the first.
 
     Raises:
-        UsageError: none was given.
+        UsageError: none was given on the command line.
     """
-    return source_of(str(run_argument(sys.argv[1:])))
+    fleet = given_runs()
+    return fleet.named(str(st.session_state.get(CHOSEN, ""))) or fleet.runs[0]
+
+
+def current_source() -> Source:
+    """The source of the run that this browser session looks at.
+
+    Raises:
+        UsageError: none was given on the command line.
+    """
+    return source_of(current_run().location)
 
 
 def _started(reader: TraceReader) -> float | None:

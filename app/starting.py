@@ -12,18 +12,16 @@ import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import streamlit as st
 
 from forensics.sessions.home import Home
 from forensics.sessions.process import worker_of
 from sdc_guard.errors import UsageError
+from sdc_guard.hosts import JUDGE_VARIABLE
 
 from .launch import Launcher, Started, may_stop, not_writable
 from .wording import plain
-
-JUDGE: Final = "SDC_GUARD_JUDGE"  # set by `sdc-guard dashboard --judge COMMAND`
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def panel(run: Path, resume: str | None, running: str | None) -> None:
         resume: the recorded resume command.
         running: the session that is worked on, or None.
     """
-    found = choices(run, resume, os.environ.get(JUDGE))
+    found = choices(run, resume, os.environ.get(JUDGE_VARIABLE))
     if running is not None or is_starting(run):
         _running(run, running)
         return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from .commands.dashboard import dashboard
 from .commands.gating import verify_archive
 from .commands.group import OneLineErrors
 from .commands.injecting import campaign, inject
@@ -14,7 +15,7 @@ from .commands.judging import check_log, strikes
 from .commands.keeping import compact, upload
 from .commands.planning import plan
 from .commands.proving import demo, selftest
-from .commands.reading import dashboard, export, metrics, sql, watch
+from .commands.reading import export, metrics, sql, watch
 from .commands.retaining import keep
 
 

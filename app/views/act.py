@@ -6,8 +6,8 @@ import streamlit as st
 
 from app import queries_act, reported
 from app.advice import Advice, Context, advice, discard_text, go_back_of
-from app.links import link
-from app.source import Source, current_source
+from app.navigation import link
+from app.source import Source, current_run, current_source
 from app.wording import plain, utc_text
 from forensics.reporting.facts import Report
 from sdc_guard.lake.location import is_lake, without_password
@@ -30,15 +30,16 @@ def context_of(source: Source, report: Report) -> Context:
     back = go_back_of(answer, report.go_back)
     last = None if report.recorded is None else report.recorded.last
     first = answer.first_corrupt
+    place = str(source.location)
     return Context(
-        place=without_password(source.location) if is_lake(source.location) else source.location,
+        place=without_password(place) if is_lake(place) else place,
         last=last,
         lost_seconds=None if back.step is None else queries_act.seconds_after(reader, back.step),
         world_size=reader.run_file.world_size,
         host=None if first is None else queries_act.host_of(reader, first),
         audited=queries_act.audited(reader),
         resumable=bool(reader.run_file.resume),
-        is_lake=is_lake(source.location),
+        is_lake=is_lake(place),
     )
 
 
@@ -112,8 +113,8 @@ def downloads(source: Source) -> None:
         for form, (name, media) in reported.FILES.items():
             st.download_button(
                 _LABELS[form],
-                data=functools.partial(reported.report_file, source.location, form),
-                file_name=f"{source.run.name}-{name}",
+                data=functools.partial(reported.report_file, str(source.location), form),
+                file_name=f"{current_run().name}-{name}",
                 mime=media,
                 key=f"download {form}",
                 icon=":material/download:",
@@ -131,7 +132,7 @@ def look_again() -> None:
 def show() -> None:
     source = current_source()
     version = source.version()
-    kept = kept_report(source.location)
+    kept = kept_report(str(source.location))
     with st.spinner("Reading the run …", show_time=False):
         report = kept.of(version)
         found = advice(report.headline, report.go_back, context_of(source, report))

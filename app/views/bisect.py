@@ -5,7 +5,7 @@ from urllib.parse import quote
 import streamlit as st
 
 from app import searches, starting
-from app.links import link
+from app.navigation import link
 from app.palette import palette_of
 from app.probes import MAX_ROWS, cost_line, probe_table, replay_table, replays
 from app.search_answer import Answer, answer_of, answer_table
@@ -179,7 +179,7 @@ def others(reader: TraceReader, names: list[str]) -> None:
 def body() -> None:
     """All of the page that changes while a search runs."""
     source = current_source()
-    if is_lake(source.location):
+    if is_lake(str(source.location)):
         st.info("This run is in a lake: its checkpoints, and searches of them, are in its folder.")
         return
     reader = source.reader()

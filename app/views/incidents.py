@@ -2,45 +2,68 @@
 
 import streamlit as st
 
-from app import queries, records, sessions
-from app.source import current_source
-from app.verdict import SYMBOLS, Verdict, judge
+from app import navigation, overview, queries, records, sessions
+from app.fleet_table import fleet_table
+from app.source import current_run, current_source
+from app.verdict import judge
 from app.wording import bits_text, bracket_text, count, number_text, plain, span_text, utc_text
 from forensics.watched import percent
 from sdc_guard.store.trace_reader import TraceReader
 
 _ALERTS_SHOWN = 50
 _INCIDENTS_SHOWN = 100
-_BOXES = {"clean": st.success, "suspect": st.warning, "corrupt": st.error, "unknown": st.info}
 
 
-def banner(verdict: Verdict) -> None:
-    lines = [f"**{SYMBOLS[verdict.state]} {plain(verdict.headline)}**"]
-    lines += [f"- {plain(reason)}" for reason in verdict.reasons]
-    _BOXES[verdict.state](lines[0] + "\n\n" + "\n".join(lines[1:]))
-
-
-def incident_table(found: list[records.Incident], results: list[sessions.SessionResult]) -> None:
+def incident_table(
+    found: list[records.Incident], results: list[sessions.SessionResult]
+) -> records.Incident | None:
+    """All incidents; the row that is chosen is looked at, at first that of the address."""
     st.subheader("Incidents")
     if not found:
         st.write("None was opened.")
-        return
+        return None
+    chosen = selected(found, st.query_params.get("incident"))
     shown = found[:_INCIDENTS_SHOWN]
-    st.table(
+    if chosen not in shown:
+        shown = [*shown, chosen]
+    # a name of its own for each state of the table: a row that was chosen must not become another
+    key = f"incidents {current_run().name} {len(shown)}"
+    st.dataframe(
         {
-            "opened at step": [f"[{x.opened}](timeline?step={x.opened})" for x in shown],
-            "closed at step": ["open" if x.closed is None else str(x.closed) for x in shown],
+            "opened at step": [x.opened for x in shown],
+            "closed at step": ["open" if x.closed is None else f"{x.closed:,}" for x in shown],
             "evidence": ["✖ proven" if x.proven else "▲ statistics only" for x in shown],
-            "verdict": [plain(verdict_text(x, results)) for x in shown],
-            "detectors": [plain(", ".join(x.evidence.get("detectors", []))) for x in shown],
-            "alerts": [f"{x.alerts:,}" for x in shown],
-            "rank": [str(x.rank) for x in shown],
-            "first alert": [plain(x.evidence.get("first", "")) for x in shown],
+            "verdict": [verdict_text(x, results) for x in shown],
+            "detectors": [", ".join(map(str, x.evidence.get("detectors", []))) for x in shown],
+            "alerts": [x.alerts for x in shown],
+            "rank": [x.rank for x in shown],
+            "first alert": [str(x.evidence.get("first", "")) for x in shown],
         },
         hide_index=True,
+        key=key,
+        on_select=lambda: pick(key, [x.key for x in shown]),
+        selection_mode="single-row",
+        selection_default={"selection": {"rows": [shown.index(chosen)]}},
+        column_config={"first alert": st.column_config.TextColumn(width="large")},
     )
     if len(found) > len(shown):
         st.caption(f"The first {len(shown)} of {count(len(found), 'incident')}.")
+    return chosen
+
+
+def pick(key: str, keys: list[str]) -> None:
+    """Put the incident of the row that was chosen into the address; none where it was let go."""
+    rows = st.session_state[key]["selection"]["rows"]
+    if rows and rows[0] < len(keys):
+        st.query_params["incident"] = keys[rows[0]]
+    else:
+        st.query_params.pop("incident", None)
+
+
+def selected(found: list[records.Incident], key: str | None) -> records.Incident:
+    """The incident of this key, or else the first proven one, or else the first."""
+    by_key = {x.key: x for x in found}
+    return by_key.get(key or "") or min(found, key=lambda x: not x.proven)
 
 
 def verdict_text(incident: records.Incident, results: list[sessions.SessionResult]) -> str:
@@ -51,35 +74,17 @@ def verdict_text(incident: records.Incident, results: list[sessions.SessionResul
     return f"{result.verdict} (session {result.session})"
 
 
-def selected(found: list[records.Incident]) -> records.Incident | None:
-    """The incident of the address, or else the first proven one, or else the first."""
-    by_key = {x.key: x for x in sorted(found, key=lambda x: not x.proven)}
-    if len(by_key) < 2:
-        return next(iter(by_key.values()), None)
-    key = st.selectbox(
-        "Incident opened at step",
-        list(by_key),
-        key="incident",
-        bind="query-params",
-        width=240,
-    )
-    return by_key.get(key)
-
-
 def incident_detail(reader: TraceReader, incident: records.Incident) -> None:
     st.subheader(f"Alerts of the incident opened at step {incident.opened}")
     alerts = queries.alerts_of(reader, incident, _ALERTS_SHOWN)
     if not alerts:
         st.write("No alert of it can be read.")
         return
-    where = {"step": str(incident.opened)}
-    if alerts[0].layer:
-        where["layer"] = alerts[0].layer
-    st.page_link(
-        "views/timeline.py",
-        label=f"Step {incident.opened} on the timeline",
-        icon=":material/timeline:",
-        query_params=where,
+    navigation.link(
+        "timeline",
+        f"Step {incident.opened} on the timeline",
+        step=incident.opened,
+        layer=alerts[0].layer or None,
     )
     columns = {
         "step": [str(a.step) for a in alerts],
@@ -119,9 +124,10 @@ def bisect_results(found: list[sessions.SessionResult]) -> None:
         if not result.readable:
             st.write(f"{name}: its result.json cannot be read.")
             continue
-        when = "" if result.finished is None else f" Finished {utc_text(result.finished)}."
-        note = "" if result.current else " It is about the run before it was started again."
-        st.write(f"{name}: {plain(result.sentence)}{plain(when)}{note}")
+        when = "" if result.finished is None else f"Finished {utc_text(result.finished)}."
+        note = "" if result.current else "It is about the run before it was started again."
+        said = (plain(text) for text in (result.sentence, when, note) if text)
+        st.write(f"{name}: {' '.join(said)}")
         if result.tensors:
             keys = ("kind", "name", "index", "bits", "before", "after")
             st.table(
@@ -144,6 +150,7 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
     st.subheader("What was checked")
     kinds = ", ".join(f"{n} {status}" for status, n in records.status_counts(found).items())
     bracket = records.checkpoint_bracket(found)
+    deleted = sum(checkpoint.deleted for checkpoint in found)
     rows = {
         "Steps recorded": f"{covered.steps:,} ({span_text(covered.first, covered.newest)}), "
         f"by {covered.ranks} of {count(covered.world_size, 'rank')}",
@@ -158,6 +165,7 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
         else f"{count(covered.shadow_passes, 'pass', 'passes')}, the newest at step "
         f"{covered.shadow_newest:,}; {covered.shadow_unequal} did not repeat bit for bit",
         "Checkpoints": (kinds or "none")
+        + (f"; {deleted} of them deleted since" if deleted else "")
         + (f"; first trouble in {bracket_text(*bracket)}" if bracket else ""),
         "Files that could not be opened": "; ".join(f"{n} ({r})" for n, r in covered.damaged)
         or "none",
@@ -175,14 +183,18 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
 
 
 def show() -> None:
+    fleet_table()
     source = current_source()
     reader = source.reader()
     covered = queries.coverage(reader)
     found, kept = queries.incidents(reader), queries.checkpoints(reader)
     results = sessions.session_results(source.run, len(reader.run_file.attempts))
-    banner(judge(covered, found, kept, results))
-    incident_table(found, results)
-    incident = selected(found)
+    verdict = judge(covered, found, kept, results)
+    overview.banner(verdict)
+    overview.numbers(covered, found, kept, results)
+    bad = sessions.first_bad(found, results)
+    overview.next_steps(bad, queries.layer_of_alert(reader, bad), verdict)
+    incident = incident_table(found, results)
     if incident is not None:
         incident_detail(reader, incident)
     bisect_results(results)

@@ -3,8 +3,9 @@
 import pandas as pd
 import streamlit as st
 
-from app import charts, queries, records, sessions
+from app import charts, navigation, queries, records, sessions
 from app import series as curves
+from app.palette import palette_of
 from app.source import current_source
 from app.wording import bracket_text, count, number_text, plain, size_text, span_text
 from sdc_guard.store.trace_reader import TraceReader
@@ -109,6 +110,13 @@ def _numbers(column: pd.Series) -> list[str]:
     return ["–" if pd.isna(x) else plain(number_text(float(x))) for x in column]
 
 
+def status_text(checkpoint: records.Checkpoint) -> str:
+    """With its symbol; of one that was deleted what it was stays worth knowing."""
+    if checkpoint.deleted:
+        return f"– deleted (was {checkpoint.status})"
+    return f"{_SYMBOLS[checkpoint.status]} {checkpoint.status}"
+
+
 def checkpoint_table(kept: list[records.Checkpoint]) -> None:
     st.subheader("Checkpoints")
     if not kept:
@@ -118,12 +126,13 @@ def checkpoint_table(kept: list[records.Checkpoint]) -> None:
     st.dataframe(
         {
             "step": [x.step for x in shown],
-            "status": [f"{_SYMBOLS[x.status]} {x.status}" for x in shown],
+            "status": [status_text(x) for x in shown],
             "size": [size_text(x.bytes) for x in shown],
             "folder": [x.path for x in shown],
             "reason": [x.reason for x in shown],
         },
         hide_index=True,
+        column_config={"step": st.column_config.NumberColumn(format="localized", width="small")},
     )
     if len(kept) > len(shown):
         st.caption(f"The newest {len(shown)} of {count(len(kept), 'checkpoint')}.")
@@ -152,13 +161,17 @@ def show() -> None:
         curves.alert_marks(reader, first, last),
         curves.event_marks(reader, first, last),
     )
+    palette = palette_of(st.context.theme.type)
     with st.container(gap=None):
-        for place, chart in enumerate(charts.timeline(drawn, overlay, kept)):
+        for place, chart in enumerate(charts.timeline(drawn, overlay, kept, palette)):
             st.altair_chart(chart, width="stretch", key=f"timeline {place}")
     said = [source_of_band, *notes(lines), "" if step is None else "The violet line is the step."]
     st.caption(" ".join(plain(text) for text in said if text))
     if step is not None:
         step_table(reader, step, known)
+        with st.container(horizontal=True):
+            navigation.link("locate", "Which layer and rank?")
+            navigation.link("bisect", "Which checkpoint?")
     checkpoint_table(kept)
 
 

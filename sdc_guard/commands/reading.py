@@ -1,10 +1,9 @@
-"""Commands that read runs: dashboard, sql, export, watch, metrics."""
+"""Commands that read runs: sql, export, watch, metrics."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,48 +12,6 @@ import click
 
 from ..errors import UsageError
 from .group import json_option, json_text, location_argument, runs_argument, while_somebody_reads
-
-
-@click.command()
-@location_argument
-@click.option("--port", type=int, default=8501, show_default=True)
-def dashboard(run: str, port: int) -> None:
-    """Open the investigation of RUN in a browser, on this machine only.
-
-    RUN is a folder, or ducklake:CATALOG?run=NAME for a run that was uploaded.
-    """
-    from importlib.util import find_spec
-
-    spec = find_spec("app")
-    if find_spec("streamlit") is None or spec is None or not spec.submodule_search_locations:
-        raise UsageError(
-            "the dashboard's packages are not installed",
-            next_step='pip install ".[app]" in a clone of SDC Guard',
-        )
-    _check_port(port)
-    if not run.startswith("ducklake:") and not Path(run).is_dir():
-        click.echo(f"sdc-guard: no folder {run} yet; the page waits for it", err=True)
-    entry = Path(next(iter(spec.submodule_search_locations))) / "main.py"
-    command = [sys.executable, "-m", "streamlit", "run", str(entry)]
-    command += ["--server.address", "127.0.0.1", "--server.port", str(port)]
-    command += ["--browser.gatherUsageStats", "false", "--server.headless", "true"]
-    click.echo(f"http://127.0.0.1:{port}  (Ctrl-C ends it)")
-    sys.stdout.flush()
-    # in place of this process, so that whoever ends it ends the server
-    os.execv(sys.executable, [*command, "--", run])
-
-
-def _check_port(port: int) -> None:
-    import socket
-
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise UsageError(
-                f"port {port} cannot be used ({error.strerror})", next_step="give another --port"
-            ) from None
 
 
 @click.command()

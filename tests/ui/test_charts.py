@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pandas as pd
+import pytest
 
 from app.charts import MARKS, Overlay, Panel, mark_rows, timeline
+from app.palette import DARK, LIGHT, Palette
 from app.records import Checkpoint
 from app.series import Series
 
@@ -100,13 +103,50 @@ def test_only_the_norm_has_a_logarithmic_axis() -> None:
 def test_statuses_differ_in_shape_and_in_colour() -> None:
     statuses = [f"{status} checkpoint" for status in ("clean", "suspect", "corrupt", "untested")]
     assert len({MARKS[status][0] for status in statuses}) == 4
-    assert len({MARKS[status][1] for status in statuses}) == 4
+    for palette in (LIGHT, DARK):
+        assert len({getattr(palette, MARKS[status][1]) for status in statuses}) == 4
     spec = specs(checkpoint(20, "clean"), checkpoint(40, "suspect"))[-1]
     (points,) = layers_of(spec, "point")
     shape, colour = points["encoding"]["shape"]["scale"], points["encoding"]["color"]["scale"]
     present = ["proven alert", "statistical alert", "clean checkpoint", "suspect checkpoint"]
     assert shape["domain"] == colour["domain"] == present
-    assert list(zip(shape["range"], colour["range"], strict=True)) == [MARKS[x] for x in present]
+    expected = [(MARKS[x][0], getattr(LIGHT, MARKS[x][1])) for x in present]
+    assert list(zip(shape["range"], colour["range"], strict=True)) == expected
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+def test_all_colours_are_those_of_the_page(palette: Palette) -> None:
+    charts = timeline(
+        PANELS, OVERLAY, [checkpoint(20, "clean"), checkpoint(40, "corrupt")], palette
+    )
+    known = {str(colour).lower() for colour in vars(palette).values()}
+    for chart in charts:
+        used = {colour.lower() for colour in re.findall(r"#[0-9a-fA-F]{6}", chart.to_json())}
+        assert used <= known
+        axis = chart.to_dict()["config"]["axis"]
+        assert contrast(axis["labelColor"], palette.page) >= 4.5
+        assert contrast(axis["gridColor"], palette.page) >= 1.1
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio of two colours' luminances as WCAG 2 defines it, 1 to 21."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_a_deleted_checkpoint_is_drawn_as_such_and_says_what_it_was() -> None:
+    gone = Checkpoint(20, "archive/20", "torch", 1, "clean", "", deleted=True)
+    rows = mark_rows(Overlay(1, 60), [gone, checkpoint(40, "clean")])
+    assert rows[["sort", "text"]].values.tolist() == [
+        ["deleted checkpoint", "deleted; it was clean"],
+        ["clean checkpoint", "clean"],
+    ]
 
 
 def test_the_lane_of_marks() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hand_made import Trace, make_run
 
 from app.queries import coverage
-from app.source import Source, run_argument
-from sdc_guard.errors import RunFormatError, RunNotFound, UsageError
+from app.source import Source
+from sdc_guard.errors import RunFormatError, RunNotFound
 from sdc_guard.store.ring import Ring, ring_folder
 from sdc_guard.store.row_frames import row_frame
 from sdc_guard.store.sealing import seal_run
@@ -94,17 +94,6 @@ def test_many_sessions_at_once_while_the_run_is_written_and_sealed(tmp_path: Pat
         for session in sessions:
             seen = session.result(timeout=60)
             assert seen == sorted(seen)
-
-
-@pytest.mark.parametrize("arguments", [[], ["a", "b"]])
-def test_exactly_one_run_is_shown(arguments: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"streamlit run app/main\.py -- RUN"):
-        run_argument(arguments)
-
-
-def test_the_argument_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run_argument(["runs/x"]) == tmp_path / "runs" / "x"
 
 
 def test_what_a_killed_process_left_is_news(tmp_path: Path) -> None:

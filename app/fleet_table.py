@@ -1,0 +1,78 @@
+"""The table of all runs shown: the state of each, and the way to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import streamlit as st
+
+from .fleet import Fleet, Run
+from .frame import choose, recording
+from .source import CHOSEN, given_runs
+from .summary import Summary, summaries
+from .verdict import SYMBOLS
+from .wording import count
+
+_SECONDS_A_LOOK = 1.5  # of reading, before the page goes on
+_LIVE_SECONDS = 5
+_ROWS_SEEN = 8
+_ROW_PIXELS = 35
+
+
+def fleet_table() -> None:
+    """All runs in a table that brings itself up to date; nothing where there is one alone."""
+    fleet = given_runs()
+    if len(fleet.runs) < 2:
+        return
+    st.subheader(f"{count(len(fleet.runs), 'run')}")
+    live = st.session_state.get("live", True)
+    st.fragment(run_every=_LIVE_SECONDS if live else None)(_table)(fleet)
+
+
+def _table(fleet: Fleet) -> None:
+    found = summaries().of(fleet.runs, _SECONDS_A_LOOK)
+    names = [run.name for run in fleet.runs]
+    chosen = str(st.session_state.get(CHOSEN))
+    key = f"fleet {chosen} {len(names)}"
+    st.dataframe(
+        table(fleet.runs, found, time.time()),
+        hide_index=True,
+        key=key,
+        on_select=lambda: _pick(key, names),
+        selection_mode="single-row",
+        selection_default={"selection": {"rows": [names.index(chosen)] if chosen in names else []}},
+        height=min(len(names), _ROWS_SEEN) * _ROW_PIXELS + _ROW_PIXELS + 3,
+        column_config={
+            "state": st.column_config.TextColumn(width="small"),
+            "first bad step": st.column_config.NumberColumn(format="localized", width="small"),
+            "what is known": st.column_config.TextColumn(width="large"),
+        },
+    )
+    unread = sum(summary is None for summary in found)
+    if unread:
+        st.caption(f"{count(unread, 'run')} not read yet; they are read in turn.")
+    if st.session_state.pop("fleet picked", False):
+        st.rerun()
+
+
+def table(
+    runs: Sequence[Run], found: Sequence[Summary | None], now: float
+) -> dict[str, list[str] | list[int | None]]:
+    """The columns, a row per run in the order given; `now` is in seconds since the epoch."""
+    return {
+        "state": ["… not read" if x is None else f"{SYMBOLS[x.state]} {x.state}" for x in found],
+        "run": [run.name for run in runs],
+        "first bad step": [None if x is None else x.first_bad for x in found],
+        "recording": [
+            "–" if x is None or x.newest is None else recording(x.newest, now) for x in found
+        ],
+        "what is known": ["" if x is None else x.headline for x in found],
+    }
+
+
+def _pick(key: str, names: Sequence[str]) -> None:
+    rows = st.session_state[key]["selection"]["rows"]
+    if rows and rows[0] < len(names):
+        choose(names[rows[0]])
+        st.session_state["fleet picked"] = True  # the page, too, is about another run now

@@ -1,0 +1,81 @@
+"""What is to be known within five seconds: the verdict, four numbers, and where to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from forensics.watched import percent
+
+from . import navigation, records, sessions
+from .verdict import SYMBOLS, Verdict
+from .wording import count, plain
+
+_BOXES = {"clean": st.success, "suspect": st.warning, "corrupt": st.error, "unknown": st.info}
+
+
+def banner(verdict: Verdict) -> None:
+    """The state by colour, by sign and by word, and what it rests on."""
+    lines = [f"**{SYMBOLS[verdict.state]} {plain(verdict.headline)}**"]
+    lines += [f"- {plain(reason)}" for reason in verdict.reasons]
+    _BOXES[verdict.state](lines[0] + "\n\n" + "\n".join(lines[1:]))
+
+
+def numbers(
+    covered: records.Coverage,
+    incidents: Sequence[records.Incident],
+    kept: Sequence[records.Checkpoint],
+    results: Sequence[sessions.SessionResult],
+) -> None:
+    """First bad step, where to resume, the newest step, and how much was compared."""
+    bad = sessions.first_bad(incidents, results)
+    resume = records.resumable(kept)
+    shown = {
+        "First bad step": ("none found" if bad is None else f"{bad:,}", _whence(bad, results)),
+        "Last clean checkpoint": (
+            "none" if resume is None else f"{resume.step:,}",
+            "before the first bad one, and still there",
+        ),
+        "Newest step": (
+            "–" if covered.newest is None else f"{covered.newest:,}",
+            f"{count(covered.steps, 'step')} recorded",
+        ),
+        "State compared": (compared_text(covered), f"{count(covered.digests, 'digest')}, exactly"),
+    }
+    with st.container(horizontal=True):
+        for label, (value, note) in shown.items():
+            st.metric(
+                label, value, border=True, width=230, delta=note, delta_color="off",
+                delta_arrow="off",
+            )  # fmt: skip
+
+
+def compared_text(covered: records.Coverage) -> str:
+    """The share of the steps whose state was compared, or of the state under a digest budget."""
+    if covered.watched is not None:
+        return percent(covered.watched)
+    if not covered.digest_steps:
+        return "none"
+    # before the first step there is nothing to compare it with
+    return percent(min(covered.digest_steps / max(covered.steps - 1, 1), 1.0))
+
+
+def _whence(bad: int | None, results: Sequence[sessions.SessionResult]) -> str:
+    found = sessions.newest_bracket(list(results))
+    if found is not None:
+        return f"located by session {plain(found.session)}"
+    return "by the checks below" if bad is None else "when the incident opened"
+
+
+def next_steps(bad: int | None, layer: str, verdict: Verdict) -> None:
+    """Links to the pages that answer the next question, about the same step and layer."""
+    if verdict.state not in ("suspect", "corrupt"):
+        return
+    where = {"step": bad, "layer": layer or None}
+    with st.container(horizontal=True):
+        if bad is not None:
+            navigation.link("timeline", f"Step {bad} on the timeline", **where)
+            navigation.link("locate", "Which layer and rank?", **where)
+        navigation.link("bisect", "Which checkpoint?")
+        navigation.link("act", "What now?")
