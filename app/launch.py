@@ -15,10 +15,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from forensics.journal import Session
 from forensics.sessions.home import VARIABLE, Home
@@ -52,8 +53,11 @@ class Started:
     arguments: tuple[str, ...]
     owner: Owner
     process: subprocess.Popen[bytes]
-    printed: IO[bytes]
+    printed: int  # descriptor of the file that it prints to; closed with this object
     stopping: float | None = None
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, os.close, self.printed)
 
     @property
     def code(self) -> int | None:
@@ -61,9 +65,8 @@ class Started:
 
     def said(self) -> str:
         """The last lines that it printed about its progress or its trouble."""
-        size = os.fstat(self.printed.fileno()).st_size
-        start = max(size - _TAIL, 0)
-        text = os.pread(self.printed.fileno(), _TAIL, start).decode(errors="replace")
+        start = max(os.fstat(self.printed).st_size - _TAIL, 0)
+        text = os.pread(self.printed, _TAIL, start).decode(errors="replace")
         return text.partition("\n")[2] if start else text
 
 
@@ -128,17 +131,19 @@ def not_writable(run: Path) -> str:
     return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written"
 
 
-def _started(
-    arguments: tuple[str, ...], run: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
-) -> Started:
+def _started(arguments: tuple[str, ...]) -> Started:
     environment = {name: text for name, text in os.environ.items() if name not in _HIDDEN}
     paths = (_ROOT, environment.get("PYTHONPATH", ""))
     environment |= {STARTED_BY: BY, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     # -P: a folder named forensics where the server was started is not ours
     command = [sys.executable, "-I", "-S", "-c", _LAUNCH, "-P", "-m", "forensics.cli", *arguments]
     try:
-        printed = tempfile.TemporaryFile()  # noqa: SIM115 - it is read for as long as the server is
-        process = run(
+        printed, name = tempfile.mkstemp()
+        Path(name).unlink()
+    except OSError as error:
+        raise _cannot(error) from None
+    try:
+        process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,  # the answer is in the session
@@ -147,10 +152,15 @@ def _started(
             start_new_session=True,
         )
     except OSError as error:
-        raise UsageError(f"the search cannot be started ({error.strerror})") from None
+        os.close(printed)
+        raise _cannot(error) from None
     # nobody else asks how it ended, and a process that nobody asks about stays as a zombie
     threading.Thread(target=process.wait, daemon=True).start()
     return Started(arguments, Owner.of(process.pid), process, printed)
+
+
+def _cannot(error: OSError) -> UsageError:
+    return UsageError(f"the search cannot be started ({error.strerror})")
 
 
 def _taken(owner: Owner) -> UsageError:

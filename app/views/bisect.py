@@ -26,9 +26,9 @@ def chosen(names: list[str]) -> str | None:
     """The session of the address, or else the newest."""
     if not names:
         return None
-    if st.session_state.get("session") not in (None, *names):
-        asked = plain(st.session_state["session"])
-        st.warning(f"There is no session {asked}; shown is {names[0]}.")
+    wanted = st.query_params.get("session")
+    if wanted and wanted not in names:
+        st.warning(f"There is no session {plain(wanted)}; shown is {names[0]}.")
     return st.selectbox("Session", names, key="session", bind="query-params", width=240)
 
 
