@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -152,8 +153,9 @@ def _x(overlay: Overlay, *, labels: bool = False) -> alt.X:
 
 def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
     scale = alt.Scale(type="log", padding=6) if panel.log else alt.Scale(zero=False, padding=6)
-    y = alt.Y("value:Q", title=panel.title, scale=scale)
     lines = {name: line for name, line in panel.lines.items() if not line.empty}
+    axis = alt.Axis(values=log_ticks(lines)) if panel.log else alt.Axis()
+    y = alt.Y("value:Q", title=panel.title, scale=scale, axis=axis)
     names = list(lines)
     colour_scale = alt.Scale(domain=names, range=[palette.line, palette.second][: len(names)])
     legend = alt.Legend(orient="top", title=None) if len(names) > 1 else None
@@ -176,6 +178,17 @@ def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
         if not line.marks.empty:
             layers.append(_undrawn(line.marks, overlay, palette))
     return alt.layer(*layers).properties(height=panel.height)
+
+
+def log_ticks(lines: Mapping[str, Series]) -> list[float]:
+    """Places for the labels of a logarithmic axis: few, and none but 1, 2 or 5 times a decade."""
+    values = [x for line in lines.values() for x in line.points["value"] if x > 0]
+    if not values:
+        return []
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    parts = (1, 2, 5) if high - low <= 1 else (1, 3) if high - low <= 2 else (1,)
+    every = max((high - low) // 5, 1)
+    return [part * 10.0**power for power in range(low, high + 1, every) for part in parts]
 
 
 def _undrawn(marks: pd.DataFrame, overlay: Overlay, palette: Palette) -> alt.Chart:

@@ -70,7 +70,7 @@ def runs_given(arguments: Sequence[str]) -> Fleet:
             found.append(Run(run or str(lake), argument))
             continue
         folder = Path(argument).expanduser().absolute()
-        inside = list(_inside(folder, refused))
+        inside = sorted(_inside(folder, refused), key=lambda run: run.name.split("/"))
         found += inside or [Run(folder.name or str(folder), str(folder))]
     by_location = {run.location: run for run in reversed(found)}
     runs = [run for run in dict.fromkeys(found) if by_location.get(run.location) is run]
@@ -92,7 +92,7 @@ def _inside(top: Path, refused: list[str]) -> Iterator[Run]:
             refused.append(f"{top}: more than {MAX_FOLDERS:,} folders; give a folder further down")
             return
         below = _folders(folder)
-        for path, linked in reversed(below):
+        for path, linked in below:
             if linked:
                 if _leads_out(path, top) and (path / "run.json").exists():
                     refused.append(_refusal(path, path, top))

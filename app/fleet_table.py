@@ -8,16 +8,15 @@ from collections.abc import Sequence
 import streamlit as st
 
 from .fleet import Fleet, Run
-from .frame import choose, recording
+from .frame import choose
+from .records import Newest, is_quiet
 from .source import CHOSEN, given_runs
 from .summary import Summary, summaries
 from .verdict import SYMBOLS
-from .wording import count
+from .wording import age_text, count
 
 _SECONDS_A_LOOK = 1.5  # of reading, before the page goes on
 _LIVE_SECONDS = 5
-_ROWS_SEEN = 8
-_ROW_PIXELS = 35
 
 
 def fleet_table() -> None:
@@ -42,12 +41,7 @@ def _table(fleet: Fleet) -> None:
         on_select=lambda: _pick(key, names),
         selection_mode="single-row",
         selection_default={"selection": {"rows": [names.index(chosen)] if chosen in names else []}},
-        height=min(len(names), _ROWS_SEEN) * _ROW_PIXELS + _ROW_PIXELS + 3,
-        column_config={
-            "state": st.column_config.TextColumn(width="small"),
-            "first bad step": st.column_config.NumberColumn(format="localized", width="small"),
-            "what is known": st.column_config.TextColumn(width="large"),
-        },
+        column_config={"what is known": st.column_config.TextColumn(width="large")},
     )
     unread = sum(summary is None for summary in found)
     if unread:
@@ -56,19 +50,29 @@ def _table(fleet: Fleet) -> None:
         st.rerun()
 
 
-def table(
-    runs: Sequence[Run], found: Sequence[Summary | None], now: float
-) -> dict[str, list[str] | list[int | None]]:
+def table(runs: Sequence[Run], found: Sequence[Summary | None], now: float) -> dict[str, list[str]]:
     """The columns, a row per run in the order given; `now` is in seconds since the epoch."""
+    newest = [None if summary is None else summary.newest for summary in found]
     return {
         "state": ["… not read" if x is None else f"{SYMBOLS[x.state]} {x.state}" for x in found],
         "run": [run.name for run in runs],
-        "first bad step": [None if x is None else x.first_bad for x in found],
-        "recording": [
-            "–" if x is None or x.newest is None else recording(x.newest, now) for x in found
+        "first bad step": [
+            "–" if x is None or x.first_bad is None else f"{x.first_bad:,}" for x in found
         ],
+        "newest step": ["–" if x is None else f"{x.step:,}" for x in newest],
+        "recorded": ["–" if x is None else age(x, now) for x in newest],
         "what is known": ["" if x is None else x.headline for x in found],
     }
+
+
+def age(newest: Newest, now: float) -> str:
+    """How long ago the newest step was recorded, and whether that is all."""
+    if newest.time is None:
+        return "ended" if newest.ended else "–"
+    ago = f"{age_text(now - newest.time)} ago"
+    if newest.ended:
+        return f"{ago}, ended"
+    return f"{ago}, stalled or ended" if is_quiet(newest, now) else f"{ago}, recording"
 
 
 def _pick(key: str, names: Sequence[str]) -> None:

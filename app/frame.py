@@ -14,12 +14,11 @@ from . import navigation
 from .admission import admitted
 from .fleet import Fleet
 from .queries import newest_step
-from .records import Newest
+from .records import Newest, is_quiet
 from .source import CHOSEN, Source, current_source, given_runs, source_of
 from .wording import age_text, count, plain, utc_text
 
 _LIVE_SECONDS = 2
-_QUIET_SECONDS = 60.0
 _LISTED = 20
 # a file: the browser would fetch a symbol given by name from a web site
 _ICON = str(Path(__file__).parent / "icon.svg")
@@ -127,8 +126,7 @@ def recording(newest: Newest, now: float) -> str:
     """The state of the recording in words, at the moment `now` (seconds since the epoch)."""
     if newest.time is None:
         return f"newest step {newest.step:,}{': ended' if newest.ended else ''}"
-    quiet = now - newest.time > max(_QUIET_SECONDS, 5 * (newest.seconds or 0.0))
-    if not newest.ended and not quiet:
+    if not newest.ended and not is_quiet(newest, now):
         return f"recording, newest step {newest.step:,}"
     age = f"{age_text(now - newest.time)} ago ({utc_text(newest.time)})"
     return f"newest step {newest.step:,}, {age}: {'ended' if newest.ended else 'ended, or stalled'}"

@@ -17,7 +17,7 @@ _BOXES = {"clean": st.success, "suspect": st.warning, "corrupt": st.error, "unkn
 
 def banner(verdict: Verdict) -> None:
     """The state by colour, by sign and by word, and what it rests on."""
-    lines = [f"**{SYMBOLS[verdict.state]} {plain(verdict.headline)}**"]
+    lines = [f"#### {SYMBOLS[verdict.state]} {plain(verdict.headline)}"]
     lines += [f"- {plain(reason)}" for reason in verdict.reasons]
     _BOXES[verdict.state](lines[0] + "\n\n" + "\n".join(lines[1:]))
 
@@ -35,7 +35,7 @@ def numbers(
         "First bad step": ("none found" if bad is None else f"{bad:,}", _whence(bad, results)),
         "Last clean checkpoint": (
             "none" if resume is None else f"{resume.step:,}",
-            "before the first bad one, and still there",
+            "to resume from" if resume else "before the first bad one",
         ),
         "Newest step": (
             "–" if covered.newest is None else f"{covered.newest:,}",
@@ -46,7 +46,7 @@ def numbers(
     with st.container(horizontal=True):
         for label, (value, note) in shown.items():
             st.metric(
-                label, value, border=True, width=230, delta=note, delta_color="off",
+                label, value, border=True, width="stretch", delta=note, delta_color="off",
                 delta_arrow="off",
             )  # fmt: skip
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+_QUIET_SECONDS: Final = 60.0
 STATUSES: Final = ("clean", "suspect", "corrupt", "untested")
 
 
@@ -109,6 +110,13 @@ class Newest:
     time: float | None
     seconds: float | None
     ended: bool = False
+
+
+def is_quiet(newest: Newest, now: float) -> bool:
+    """Whether the next step is long overdue at the moment `now` (seconds since the epoch)."""
+    return newest.time is not None and now - newest.time > max(
+        _QUIET_SECONDS, 5 * (newest.seconds or 0.0)
+    )
 
 
 def checkpoint_bracket(found: Sequence[Checkpoint]) -> tuple[int | None, int] | None:

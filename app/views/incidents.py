@@ -82,7 +82,7 @@ def incident_detail(reader: TraceReader, incident: records.Incident) -> None:
         return
     navigation.link(
         "timeline",
-        f"Step {incident.opened} on the timeline",
+        "These alerts on the timeline",
         step=incident.opened,
         layer=alerts[0].layer or None,
     )

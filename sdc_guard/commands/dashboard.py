@@ -9,6 +9,7 @@ import stat
 import sys
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import click
 
@@ -175,7 +176,8 @@ def _options(host: str, port: int, origins: tuple[str, ...], *, open_to_all: boo
         options += ["--server.corsAllowedOrigins", _as_origin(origin)]
     if not open_to_all:
         # without a token a web page could reach this machine under a name of its own
-        for name in ("localhost", "127.0.0.1", "::1", host, *origins):
+        names = [urlsplit(_as_origin(origin)).hostname or origin for origin in origins]
+        for name in dict.fromkeys(("localhost", "127.0.0.1", "::1", host, *names)):
             options += ["--server.allowedHosts", name]
     return options
 

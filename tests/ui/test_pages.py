@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 from hand_made import NAMES, Trace, clean_run, corrupt_run, make_run, watched_run
@@ -166,6 +167,7 @@ def test_a_damaged_file_is_told_and_nothing_is_called_clean(
         ("empty", "this folder is empty"),
         ("foreign", "no guard recorded here"),
         ("damaged", "run.json cannot be read"),
+        ("newer", "format 99"),
     ],
 )
 def test_no_run_is_one_line_and_the_page_recovers(
@@ -178,6 +180,9 @@ def test_no_run_is_one_line_and_the_page_recovers(
         (run / "model.pt").touch()
     if state == "damaged":
         (run / "run.json").write_text('{"format":')
+    if state == "newer":
+        content = json.loads((make_run(run) / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps(content | {"format": 99}))
     app = open_page(run, page)
     (error,) = app.error
     assert expected in error.value.replace("\\", "")
@@ -319,3 +324,59 @@ def test_a_page_that_is_refreshed_many_times_keeps_one_reader(
     readers = [x for x in gc.get_objects() if type(x) is RunReader and x.run == run]
     assert len(readers) == 1
     assert abs(len(repr(app.session_state)) - kept) < 10  # the number of the version shown
+
+
+def metrics_of(app: AppTest) -> dict[str, str]:
+    return {metric.label: metric.value for metric in app.metric}
+
+
+def test_the_numbers_at_the_top(tmp_path: Path, open_page: Open) -> None:
+    run = corrupt_run(tmp_path / "run")
+    assert metrics_of(open_page(run)) == {
+        "First bad step": "27",
+        "Last clean checkpoint": "20",
+        "Newest step": "40",
+        "State compared": "100 %",
+    }
+    assert metrics_of(open_page(clean_run(tmp_path / "clean"))) == {
+        "First bad step": "none found",
+        "Last clean checkpoint": "40",
+        "Newest step": "40",
+        "State compared": "100 %",
+    }
+    assert metrics_of(open_page(watched_run(tmp_path / "part")))["State compared"] == "50 %"
+    assert metrics_of(open_page(make_run(tmp_path / "new"))) == {
+        "First bad step": "none found",
+        "Last clean checkpoint": "none",
+        "Newest step": "–",
+        "State compared": "none",
+    }
+
+
+def test_a_deleted_checkpoint_is_told_and_not_one_to_resume_from(
+    tmp_path: Path, open_page: Open
+) -> None:
+    run = clean_run(tmp_path / "run")
+    (run / "archive" / "step=000020").mkdir(parents=True)  # that of step 40 is gone
+    app = open_page(run)
+    assert metrics_of(app)["Last clean checkpoint"] == "20"
+    assert "2 clean; 1 of them deleted since" in text_of(app)
+    statuses = list(open_page(run, TIMELINE).dataframe[0].value["status"])
+    assert statuses == ["● clean", "– deleted (was clean)"]
+
+
+def test_links_to_the_next_pages_keep_what_is_looked_at(tmp_path: Path, open_page: Open) -> None:
+    app = open_page(corrupt_run(tmp_path / "run"), incident="27")
+    links = {link.proto.label: link.proto.query_string for link in app.get("page_link")}
+    query = parse_qs(links["Step 27 on the timeline"])
+    assert query == {"run": ["run"], "incident": ["27"], "step": ["27"], "layer": [NAMES[1]]}
+    assert not open_page(clean_run(tmp_path / "clean")).get("page_link")
+
+
+def test_the_pages_are_a_key_away(tmp_path: Path, open_page: Open) -> None:
+    app = open_page(clean_run(tmp_path / "run"))
+    keys = {button.label: button.proto.shortcut.lower() for button in app.button}
+    assert keys["Incidents"] == "alt+1"
+    assert keys["Timeline"] == "alt+2"
+    next(button for button in app.button if button.label == "Timeline").click().run()
+    assert "vega_lite_chart" in {element.type for element in app.main}

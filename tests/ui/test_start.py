@@ -11,6 +11,8 @@ from pathlib import Path
 
 from hand_made import corrupt_run
 
+from app.palette import DARK, LIGHT
+
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "app"
 
@@ -58,3 +60,33 @@ def test_telemetry_is_off_and_no_button_leads_to_a_web_site() -> None:
     assert config["browser"]["gatherUsageStats"] is False
     assert config["client"]["toolbarMode"] == "minimal"
     assert config["client"]["showErrorLinks"] is False
+
+
+def test_the_theme_has_the_palettes_colours_and_no_font_is_fetched() -> None:
+    config = tomllib.loads((APP / ".streamlit" / "config.toml").read_text())
+    theme = config["theme"]
+    for kind, palette in (("light", LIGHT), ("dark", DARK)):
+        colours = theme[kind]
+        assert colours["primaryColor"] == colours["linkColor"] == palette.line
+        assert colours["textColor"] == palette.ink
+        assert colours["borderColor"] == palette.rule
+        assert {colours["backgroundColor"], colours["secondaryBackgroundColor"]} == {
+            palette.page,
+            palette.card,
+        }
+        assert colours["greenColor"] == palette.clean
+        assert colours["orangeColor"] == colours["yellowColor"] == palette.suspect
+        assert colours["redColor"] == palette.corrupt
+        assert colours["violetColor"] == palette.chosen
+        assert colours["grayColor"] == palette.untested
+    fonts = [theme[name] for name in ("font", "headingFont", "codeFont")]
+    assert not any(":" in font for font in fonts)  # a font's address would stand after one
+    assert "fontFaces" not in theme
+
+
+def test_it_listens_on_this_machine_unless_told_otherwise() -> None:
+    server = tomllib.loads((APP / ".streamlit" / "config.toml").read_text())["server"]
+    assert server["address"] == "127.0.0.1"
+    assert server["fileWatcherType"] == "none"
+    assert server["maxUploadSize"] == 1
+    assert not {"enableCORS", "enableXsrfProtection"} & set(server)  # on, as by default
