@@ -252,12 +252,11 @@ def _questions(answer: Headline, back: GoBack, verdict: str | None, context: Con
 
 
 def discard_text(found: Advice) -> str:
-    """`21 to 120: 100 steps, 0.4 h`."""
+    """`40 steps: 21 to 60`."""
     if found.discard is None:
-        return "none"
+        return "nothing"
     first, last = found.discard
-    text = f"{first:,} to {last:,}: {count(last - first + 1, 'step')}"
-    return text if found.lost_hours is None else f"{text}, {hours_text(found.lost_hours)}"
+    return f"{count(last - first + 1, 'step')}: {first:,} to {last:,}"
 
 
 def hours_text(hours: float) -> str:

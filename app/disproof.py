@@ -79,8 +79,8 @@ def _disproof(answer: Headline) -> Iterator[str]:
         )
     if not answer.proven:
         yield (
-            "A replay of the steps in between without a difference: what was unusual was then "
-            "made by the training itself."
+            "A replay of the steps in between without a difference: the judge was wrong then, or "
+            "the training itself made what is unusual."
         )
     if answer.source.startswith("session") and answer.verdict is None:
         yield (

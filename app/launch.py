@@ -48,6 +48,7 @@ class Started:
         owner: its process.
         code: its exit code; None while it runs.
         stopping: when it was asked to stop, in seconds since the epoch; None if it was not.
+        begun: whether its session was seen.
     """
 
     arguments: tuple[str, ...]
@@ -55,6 +56,7 @@ class Started:
     process: subprocess.Popen[bytes]
     printed: int  # descriptor of the file that it prints to; closed with this object
     stopping: float | None = None
+    begun: bool = False
 
     def __post_init__(self) -> None:
         weakref.finalize(self, os.close, self.printed)

@@ -30,7 +30,7 @@ def probe_table(told: Told, events: Iterable[Mapping[str, Any]]) -> dict[str, li
         "answer": [f"{ANSWERS.get(one.verdict, '?')} {plain(one.verdict)}" for _, one in rows],
         "evidence": [plain(one.reason) for _, one in rows],
         "seconds": [plain(number_text(one.seconds)) for _, one in rows],
-        "read": [size_text(sizes.get((one.step, one.by))) for _, one in rows],
+        "size": [size_text(sizes.get((one.step, one.by))) for _, one in rows],
     }
 
 

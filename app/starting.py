@@ -155,17 +155,24 @@ def _start(run: Path, choice: Choice) -> None:
 
 def _running(run: Path, name: str | None) -> None:
     """A search that goes on."""
+    newest = launcher().newest(run)
+    mine = newest if newest is not None and newest.code is None else None
+    if mine is not None and name is not None:
+        mine.begun = True
+    worker = None if name is None else worker_of(Home.of(run, None).folder / name)
+    asked = mine is not None and mine.stopping is not None
     with st.container(horizontal=True, vertical_alignment="center"):
-        mine = launcher().newest(run)
-        if name is None:
-            st.markdown("**▶ Starting** a search")
-        else:
+        if name is not None:
             st.markdown(f"**▶ Session {plain(name)}** is running")
-        worker = None if name is None else worker_of(Home.of(run, None).folder / name)
-        asked = mine is not None and mine.code is None and mine.stopping is not None
+        elif asked:
+            st.markdown("**◼ Stopping**")
+        elif mine is not None and mine.begun:
+            st.markdown("**◼ Ending**")
+        else:
+            st.markdown("**▶ Starting** a search")
         if worker is not None and not may_stop(worker):
             st.caption("It was not started from a page: Ctrl-C in its terminal stops it.")
-        else:
+        elif name is not None or asked or (mine is not None and not mine.begun):
             st.button(
                 "Kill it" if asked else "Stop",
                 key="stop",
@@ -178,7 +185,7 @@ def _running(run: Path, name: str | None) -> None:
             st.caption("Asked to stop; what was done is being kept.")
     if (text := st.session_state.get("not started")) is not None:
         st.warning(plain(text))
-    if mine is not None and mine.code is None and (said := mine.said().strip()):
+    if mine is not None and (said := mine.said().strip()):
         st.caption(plain(said.splitlines()[-1]))
 
 

@@ -5,7 +5,7 @@ import functools
 import streamlit as st
 
 from app import queries_act, reported
-from app.advice import Advice, Context, advice, discard_text, go_back_of
+from app.advice import Advice, Context, advice, discard_text, go_back_of, hours_text
 from app.navigation import link
 from app.source import Source, current_run, current_source
 from app.wording import plain, utc_text
@@ -52,32 +52,26 @@ def banner(report: Report) -> None:
 def steps(report: Report, found: Advice) -> None:
     """What to do, in its order."""
     st.subheader("What to do")
-    rows = {}
-    if found.resume is not None:
-        what = "Go on from" if found.needed else "Restore from, where one is wanted"
-        rows[what] = f"the checkpoint of step {found.resume:,} ({found.path})"
+    columns = st.columns(3)
+    resume = "–" if found.resume is None else f"step {found.resume:,}"
+    columns[0].metric("Go on from" if found.needed else "Restore from", resume)
+    columns[1].metric("Discard", discard_text(found))
+    hours = found.lost_hours
+    columns[2].metric("Time lost", "–" if hours is None else hours_text(hours))
+    lines = {}
+    if found.path is not None:
+        lines["Checkpoint"] = f"{found.path}. {found.why}"
     else:
-        rows["Go on from"] = found.why
-    rows["Discard steps"] = discard_text(found)
+        lines["Checkpoint"] = found.why
     if report.headline.damaged_files:
         damaged = ", ".join(f"{step:,}" for step in report.headline.damaged_files[:20])
-        rows["Do not use the files of steps"] = damaged
-    name = found.quarantine.name
-    rows["Quarantine"] = (
-        f"nothing. {found.quarantine.why}" if name is None else f"{name}: {found.quarantine.why}"
-    )
+        lines["Do not use the files of steps"] = damaged
+    name, why = found.quarantine.name, found.quarantine.why
+    lines["Quarantine"] = f"nothing. {why}" if name is None else f"{name}: {why}"
     if found.test_on is not None:
-        rows["Test"] = f"the host {found.test_on}, where the step ran: sdc-guard selftest"
-    st.table(
-        {
-            "what": [f"**{plain(text)}**" for text in rows],
-            "which": [plain(text) for text in rows.values()],
-        },
-        hide_index=True,
-        hide_header=True,
-    )
-    if found.resume is not None:
-        st.caption(plain(found.why))
+        lines["Test"] = f"the host {found.test_on}, where the step ran: sdc-guard selftest"
+    for what, text in lines.items():
+        st.markdown(f"**{plain(what)}:** {plain(text)}")
 
 
 def commands(found: Advice) -> None:

@@ -23,13 +23,20 @@ _MARKS = {"clean": "✔", "suspect": "▲", "corrupt": "✖", "unknown": "?"}
 
 
 def chosen(names: list[str]) -> str | None:
-    """The session of the address, or else the newest."""
+    """The session that was chosen, else that of the address, else the newest; the address has it.
+
+    Bound to the address as other choices are, it would be left out of it while it is the newest,
+    and a link would lead to another one later.
+    """
     if not names:
         return None
-    wanted = st.query_params.get("session")
+    wanted = st.session_state.get("session") or st.query_params.get("session")
     if wanted and wanted not in names:
         st.warning(f"There is no session {plain(wanted)}; shown is {names[0]}.")
-    return st.selectbox("Session", names, key="session", bind="query-params", width=240)
+    st.session_state["session"] = wanted if wanted in names else names[0]
+    name = st.selectbox("Session", names, key="session", width=240)
+    st.query_params["session"] = name
+    return name
 
 
 def state_line(search: Search) -> None:
@@ -140,19 +147,25 @@ def session(reader: TraceReader, name: str) -> None:
     """One session: its state, its answer, its course."""
     search = searches.search_of(reader.run, name, len(reader.run_file.attempts))
     found = answer_of(search.told, {layer.name: layer.dtype for layer in reader.run_file.named})
-    state_line(search)
-    answered(found)
-    if tree(search.told.judged) and search.command != "verify":
-        left, right = st.columns([2, 1])
-        with right:
-            drawn(search)
+    # each part has a place of its own: what is new in one does not move the others
+    state, top, middle, table, course = (st.container() for _ in range(5))
+    with state:
+        state_line(search)
+    with top:
+        answered(found)
+    is_tree = search.command != "verify" and bool(search.told.judged)
+    with middle:
+        left, right = st.columns([2, 1]) if is_tree and found is not None else (middle, middle)
         with left:
             grounds(found)
-    else:
-        grounds(found)
-    if search.told.result is not None and search.told.result["tensors"]:
-        st.table(answer_table(search.told.result["tensors"]), hide_index=True)
-    asked(search)
+        if is_tree:
+            with right:
+                drawn(search)
+    with table:
+        if search.told.result is not None and search.told.result["tensors"]:
+            st.table(answer_table(search.told.result["tensors"]), hide_index=True)
+    with course:
+        asked(search)
 
 
 def others(reader: TraceReader, names: list[str]) -> None:
@@ -185,14 +198,19 @@ def body() -> None:
     reader = source.reader()
     names = searches.names(source.run)
     running = searches.newest_running(source.run)
-    starting.panel(source.run, reader.run_file.resume, running)
+    buttons, choice, one, all_of_them = (st.container() for _ in range(4))
+    with buttons:
+        starting.panel(source.run, reader.run_file.resume, running)
     if running is not None and st.session_state.pop("follow", False):
         st.session_state["session"] = running
-    name = chosen(names)
-    if name is None:
-        st.info("Nobody has searched this run yet: no session is kept in its folder.")
-    else:
-        session(reader, name)
+    with choice:
+        name = chosen(names)
+    with one:
+        if name is None:
+            st.info("Nobody has searched this run yet: no session is kept in its folder.")
+        else:
+            session(reader, name)
+    with all_of_them:
         others(reader, names)
     busy = running is not None or starting.is_starting(source.run)
     if busy != st.session_state.get("search runs"):  # another pace from now on

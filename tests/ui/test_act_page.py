@@ -30,17 +30,18 @@ def open_act(monkeypatch: pytest.MonkeyPatch) -> Open:
 
 def rows(app: AppTest) -> dict[str, str]:
     """What to do, by what it is about."""
-    table = app.table[0].value
-    plain = table.map(lambda text: str(text).replace("\\", "").strip("*"))
-    return dict(zip(plain["what"], plain["which"], strict=True))
+    found = {one.label: str(one.value) for one in app.metric}
+    lines = (one.value.replace("\\", "") for one in app.markdown)
+    pairs = (line.split(":** ", 1) for line in lines if ":** " in line)
+    return found | {what.lstrip("*"): text for what, text in pairs}
 
 
 def test_a_clean_run(tmp_path: Path, open_act: Open) -> None:
     app = open_act(clean_run(tmp_path / "run"))
     assert "✔ No incident: no check found anything in 40 steps recorded." in said(app)
     told = rows(app)
-    assert told["Go on from"].startswith("Nothing says that the training has to go back.")
-    assert (told["Discard steps"], told["Quarantine"]) == ("none", "nothing. Nothing is accused.")
+    assert told["Checkpoint"].startswith("Nothing says that the training has to go back.")
+    assert (told["Discard"], told["Quarantine"]) == ("nothing", "nothing. Nothing is accused.")
 
 
 def test_nothing_recorded_yet(tmp_path: Path, open_act: Open) -> None:
@@ -67,7 +68,7 @@ def test_a_located_fault(tmp_path: Path, open_act: Open) -> None:
     assert "What would disprove it" in text
     assert "Whether it comes again" in text
     # the archive is empty: no step to go on from is made up
-    assert "There is no readable checkpoint up to step 26" in told["Go on from"]
+    assert "There is no readable checkpoint up to step 26" in told["Checkpoint"]
     assert "sdc-guard restore" not in text
 
 
@@ -93,8 +94,8 @@ def test_all_checkpoints_held_back(tmp_path: Path, open_act: Open) -> None:
         trace.checkpoint(40, "suspect", "incident open")
     app = open_act(run)
     told = rows(app)
-    assert "no readable checkpoint up to step 4" in told["Go on from"]
-    assert told["Discard steps"] == "none"
+    assert "no readable checkpoint up to step 4" in told["Checkpoint"]
+    assert (told["Discard"], told["Time lost"]) == ("nothing", "–")
     assert "Where to go on from is open" in said(app)
     assert f"sdc-bisect run {run}" in said(app)
 

@@ -93,7 +93,7 @@ def test_the_table_says_who_judged_what_and_its_cost() -> None:
     assert table["judged by"] == ["the record", "the record"]
     assert table["answer"] == ["● clean", "✖ corrupt"]
     assert table["seconds"] == ["0\\.5", "0\\.5"]
-    assert table["read"] == ["10.1 MB", "–"]
+    assert table["size"] == ["10.1 MB", "–"]
     assert cost_line(told(found), [event]) == ("2 judged in 1 s of checkpoints of 10.1 MB together")
     assert cost_line(told([]), []) == "0 judged"
 
@@ -103,7 +103,7 @@ def test_what_a_file_says_is_no_markdown() -> None:
     table = probe_table(told([odd]), [{"event": "probe", "step": "x", "mark": 5}])
     assert "](" not in table["evidence"][0]
     assert table["judged by"] == ["\\<b\\>"]
-    assert (table["seconds"], table["read"]) == (["–"], ["–"])
+    assert (table["seconds"], table["size"]) == (["–"], ["–"])
 
 
 def test_replays_by_name_the_newest_begin_of_each() -> None:
