@@ -15,6 +15,7 @@ from .commands.keeping import compact, upload
 from .commands.planning import plan
 from .commands.proving import demo, selftest
 from .commands.reading import dashboard, export, metrics, sql, watch
+from .commands.recovering import prefetch, restore
 from .commands.retaining import keep
 
 
@@ -47,6 +48,8 @@ for _command in (
     compact,
     upload,
     keep,
+    restore,
+    prefetch,
     strikes,
     check_log,
     verify_archive,
