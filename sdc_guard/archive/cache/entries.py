@@ -149,7 +149,7 @@ class Entries:
         try:
             same = path.stat().st_ino == os.fstat(descriptor).st_ino  # it may be deleted by now
             if same:
-                os.utime(path)
+                _used_now(descriptor)
         except OSError:
             same = False
         if not same:
@@ -211,6 +211,7 @@ class Entries:
         """
         path = self.entries / str(room.key)
         with self._alone():
+            _used_now(room.descriptor)
             room.path.replace(path)
             fcntl.flock(room.descriptor, fcntl.LOCK_SH)  # the same file: it never was free
         return Held(room.key, path, room.descriptor)
@@ -279,6 +280,11 @@ class Entries:
             path.unlink(missing_ok=True)
             os.close(descriptor)
         return found
+
+
+def _used_now(descriptor: int) -> None:
+    now = time.time_ns()  # the system's own time of a change is coarser
+    os.utime(descriptor, ns=(now, now))
 
 
 def _to_oneself(path: Path) -> int | None:

@@ -44,7 +44,7 @@ class Stop:
 def copy_proven(
     source: Path, target: Path, entry: FileEntry, *, ahead: int = 1, stop: Stop | None = None
 ) -> None:
-    """Copy a file to a new one, compare what was read with its checksum, and wait for the disk.
+    """Copy a file to a new one, and compare what was read with its checksum; not synced.
 
     Args:
         source: of it.
@@ -62,13 +62,12 @@ def copy_proven(
     """
     with target.open("xb", buffering=0) as written:
         copy_into(source, written.fileno(), entry, ahead=ahead, stop=stop)
-        os.fsync(written.fileno())
 
 
 def copy_into(
     source: Path, target: int, entry: FileEntry, *, ahead: int = 1, stop: Stop | None = None
 ) -> None:
-    """The same into a descriptor, without waiting for the disk.
+    """The same into a descriptor.
 
     Raises: as `copy_proven`.
     """

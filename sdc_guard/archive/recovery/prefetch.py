@@ -101,12 +101,13 @@ def prefetch(
 
 def _brought(one: Candidate, files: tuple[FileEntry, ...], cache: Cache, jobs: int) -> int:
     """Bring its files, each proven; how many bytes were not there."""
-    ahead = max(1, jobs // max(1, len(files)))
+    whole = sum(file.bytes for file in files) or 1
 
     def bring(file: FileEntry) -> int:
         held = cache.hit(file)
         fetched = 0
         if held is None:
+            ahead = max(1, round(jobs * file.bytes / whole))
             held = cache.fetch(file, one.file(file.name), proven=False, ahead=ahead)
             fetched = file.bytes
         if held is None:

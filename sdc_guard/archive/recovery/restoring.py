@@ -17,7 +17,7 @@ from ...errors import (
     CheckpointUnreadable,
     UsageError,
 )
-from ...store.atomic import publish_text
+from ...store.atomic import fsync_file, publish_text
 from ..cache.cache import Cache
 from ..manifest import FILE as MANIFEST
 from ..manifest import FileEntry, Manifest, Status
@@ -42,7 +42,8 @@ class Restored:
         cached: bytes of them that came out of the cache.
         tensors: that were compared with their digests.
         passed: those that were not taken, the newest first.
-        seconds: by part: "copy" with the hashing and the sync, "proof" of the tensors, "cache".
+        seconds: by part: "copy" with the hashing, "proof" of the tensors, "sync" what the disk
+            takes longer than that, "cache" to fill it.
     """
 
     taken: Candidate
@@ -153,9 +154,15 @@ def _copied(one: Candidate, folder: Path, jobs: int, cache: Cache | None) -> Res
         one, file, _place_of(one, place, file), cache, ahead, stop
     )))  # fmt: skip
     done.seconds["copy"] = time.perf_counter() - started
-    started = time.perf_counter()
-    done.tensors = prove_tensors(one, place, jobs)
-    done.seconds["proof"] = time.perf_counter() - started
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        started = time.perf_counter()
+        syncing = [pool.submit(fsync_file, _place_of(one, place, file)) for file in files]
+        done.tensors = prove_tensors(one, place, jobs)  # while the disk writes
+        done.seconds["proof"] = time.perf_counter() - started
+        started = time.perf_counter()
+        for future in syncing:
+            future.result()
+        done.seconds["sync"] = time.perf_counter() - started
     _describe(one, place)
     return done
 
@@ -237,13 +244,13 @@ def _each(
 ) -> list[int]:
     """Call it for each file in threads, the largest first; the first error stops the others."""
     ordered = sorted(files, key=lambda file: -file.bytes)
-    ahead = max(1, jobs // max(1, len(ordered)))
+    whole = sum(file.bytes for file in ordered) or 1
     with ThreadPoolExecutor(max(1, jobs)) as pool, stopped_at_end() as stop:
 
         def one(file: FileEntry) -> int:
             try:
                 stop.check()
-                return call(file, ahead, stop)
+                return call(file, max(1, round(jobs * file.bytes / whole)), stop)
             except BaseException:
                 stop.event.set()
                 raise
