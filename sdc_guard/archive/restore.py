@@ -152,20 +152,21 @@ def _loaded(place: Place, manifest: Manifest, into: Mapping[str, Any] | None) ->
             return load_whole(folder, manifest, place)
         return load_into(folder, manifest, into, place)
     file = place.file(manifest.file)
-    payload = _load_file(file.parent, replace(manifest, file=file.name))
+    payload = _load_file(file, manifest, folder)
     for name, target in (into or {}).items():
         _load_into(target, payload, name, folder)
     return payload
 
 
-def _load_file(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    sound = check_bytes(folder, manifest)
+def _load_file(file: Path, manifest: Manifest, folder: Path) -> dict[str, Any]:
+    """What a checkpoint's file holds, compared; `folder` is that of the checkpoint, for errors."""
+    sound = check_bytes(file.parent, replace(manifest, file=file.name))
     if sound.unread:
         raise CheckpointUnreadable(
             sound.reasons()[0], where=str(folder), next_step="load an older clean checkpoint"
         )
     if sound.sound:
-        payload = _load(folder / manifest.file)
+        payload = _load(file, folder / manifest.file)
         sound = compare_tensors(tensors_in(payload), manifest)
     if not sound.sound:
         raise CheckpointMismatch(
@@ -182,7 +183,8 @@ def load_payload(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointUnreadable: missing, truncated or not a checkpoint.
     """
-    return _load(folder / Manifest.read(folder).file)
+    file = folder / Manifest.read(folder).file
+    return _load(file, file)
 
 
 def _load_into(target: Any, payload: dict[str, Any], name: str, folder: Path) -> None:
@@ -195,14 +197,14 @@ def _load_into(target: Any, payload: dict[str, Any], name: str, folder: Path) ->
     target.load_state_dict(payload[name])
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path, where: Path) -> dict[str, Any]:
     try:
         payload: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # noqa: BLE001 - because torch.load raises errors of every kind
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointUnreadable(
             f"torch.load(weights_only=True) refuses it: {reason}",
-            where=str(path),
+            where=str(where),
             next_step="pass only tensors, numbers, text and containers to guard.checkpoint",
         ) from None
     return payload

@@ -231,7 +231,7 @@ class Used(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def damage(self, data: st.DataObject) -> None:
-        in_use = {held.path for held, _ in self.held}
+        in_use = {held.place for held, _ in self.held}
         there = [x for x in sorted(self.entries()) if x not in in_use and x.stat().st_size]
         if there:
             path = data.draw(st.sampled_from(there))

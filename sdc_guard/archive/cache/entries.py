@@ -59,15 +59,21 @@ class Held:
 
     Attributes:
         key: of it.
-        path: where it lies.
+        place: its path in the cache.
     """
 
-    def __init__(self, key: Key, path: Path, descriptor: int) -> None:
-        self.key, self.path, self._descriptor = key, path, descriptor
+    def __init__(self, key: Key, place: Path, descriptor: int) -> None:
+        self.key, self.place, self._descriptor = key, place, descriptor
+
+    @property
+    def path(self) -> Path:
+        """Where the very file that is held is read, whatever lies at its place by now."""
+        own = Path(f"/proc/self/fd/{self._descriptor}")
+        return own if own.exists() else self.place  # not every system has one
 
     @property
     def inode(self) -> int:
-        """Of the file that is held, whatever lies at its path by now."""
+        """Of the file that is held."""
         return os.fstat(self._descriptor).st_ino
 
     def checksum(self) -> str:
@@ -160,8 +166,8 @@ class Entries:
     def drop(self, held: Held) -> None:
         """Delete an entry whose bytes are other ones, though others may hold it."""
         with self._alone(), contextlib.suppress(OSError):
-            if held.path.stat().st_ino == held.inode:
-                held.path.unlink()
+            if held.place.stat().st_ino == held.inode:
+                held.place.unlink()
 
     def room(self, key: Key, limit: int) -> Room | Held | None:
         """A file to write an entry to, after as many of the others were deleted as is needed.
