@@ -137,15 +137,15 @@ def parts(run: Path, folder: Path, jobs: int, rounds: int) -> dict[str, float]:
 @contextmanager
 def slow(run: Path, rate: float) -> Iterator[None]:
     """The run's own files are read at so many bytes a second and thread, by restore."""
-    read = copying.os.pread
+    read = copying.os.preadv
     inside = {path.stat().st_ino for path in run.rglob("*") if path.is_file()}
 
-    def at_that_rate(descriptor: int, length: int, first: int) -> bytes:
+    def at_that_rate(descriptor: int, rooms: list[memoryview], first: int) -> int:
         if os.fstat(descriptor).st_ino in inside:
-            time.sleep(length / rate)
-        return read(descriptor, length, first)
+            time.sleep(sum(map(len, rooms)) / rate)
+        return read(descriptor, rooms, first)
 
-    with mock.patch.object(copying.os, "pread", at_that_rate):
+    with mock.patch.object(copying.os, "preadv", at_that_rate):
         yield
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from ...errors import SdcGuardError, UsageError
 from ..manifest import FileEntry
 from ..recovery.copying import Stop, copy_into
-from .entries import Entries, Held, Key
+from .entries import Busy, Entries, Held, Key
 
 _log = logging.getLogger("sdc_guard")
 _PAUSE: Final = 0.05  # seconds between two looks at what another process writes
@@ -39,7 +39,8 @@ class Cache:
         if type(size) is not int or size < 0:
             raise UsageError(f"the size of a cache is {size!r}", next_step="give it in bytes")
         self.entries, self.size, self.tell = Entries(folder), size, tell
-        self.entries.trim(size)
+        with contextlib.suppress(OSError):  # what cannot be deleted is told when room is needed
+            self.entries.trim(size)
 
     def hit(self, entry: FileEntry, *, proven: bool = True) -> Held | None:
         """What is there of a file, held; None if nothing is.
@@ -77,18 +78,16 @@ class Cache:
                 return held
             try:
                 room = self.entries.room(key, self.size)
-                if room is None and (idle := self.entries.idle(key)) is not None:
-                    if stop is not None:
-                        stop.check()
-                    if idle > _PATIENCE:
-                        return None
-                    time.sleep(_PAUSE)
-                    continue
             except OSError as error:
                 self.tell(f"the cache cannot be written ({error.strerror}): {self.entries.folder}")
                 return None
-            if room is None:
+            if room is None or (isinstance(room, Busy) and room.idle() > _PATIENCE):
                 return None
+            if isinstance(room, Busy):
+                if stop is not None:
+                    stop.check()
+                time.sleep(_PAUSE)
+                continue
             if isinstance(room, Held):
                 room.close()  # another was faster: looked at as any hit is
                 continue
@@ -109,7 +108,7 @@ class Cache:
 
     def weed(self, held: Held, name: str) -> bool:
         """Delete an entry if its bytes are other ones; whether they were."""
-        return not self._sound(held, FileEntry(name, held.key.bytes, held.key.xxh3), keep=True)
+        return not self._sound(held, FileEntry(name, held.key.bytes, held.key.xxh3))
 
     def drop(self, held: Held, name: str) -> None:
         """Delete an entry that was found to be other bytes, and let it go."""
@@ -117,7 +116,7 @@ class Cache:
         self.entries.drop(held)
         held.close()
 
-    def _sound(self, held: Held, entry: FileEntry, *, keep: bool = False) -> bool:
+    def _sound(self, held: Held, entry: FileEntry) -> bool:
         with contextlib.suppress(OSError):
             if held.checksum() == entry.xxh3:  # which the number of bytes goes into, too
                 return True

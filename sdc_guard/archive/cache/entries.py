@@ -116,6 +116,19 @@ class Room:
         os.close(self.descriptor)
 
 
+@dataclass(frozen=True)
+class Busy:
+    """That another process, or thread, is writing an entry to this file."""
+
+    path: Path
+
+    def idle(self) -> float:
+        """Seconds since it last wrote; 0 once it is done."""
+        with contextlib.suppress(FileNotFoundError):
+            return max(0.0, time.time() - self.path.stat().st_mtime)
+        return 0.0
+
+
 class Entries:
     """The entries of a folder.
 
@@ -169,14 +182,14 @@ class Entries:
             if held.place.stat().st_ino == held.inode:
                 held.place.unlink()
 
-    def room(self, key: Key, limit: int) -> Room | Held | None:
+    def room(self, key: Key, limit: int) -> Room | Held | Busy | None:
         """A file to write an entry to, after as many of the others were deleted as is needed.
 
         Those that were used longest ago go first, and none that is in use.
 
         Returns:
-            the entry itself, if somebody was faster. None if there is no room for it, or another
-            process is writing it.
+            the entry itself, if somebody was faster; Busy while somebody is. None if there is no
+            room for it.
 
         Raises:
             OSError: the folder cannot be written.
@@ -186,23 +199,15 @@ class Entries:
         with self._alone():
             if (there := self.hold(key)) is not None:
                 return there
-            if any(of == key for of in self._live().values()):
-                return None
+            for path, of in self._live().items():
+                if of == key:
+                    return Busy(path)
             if not self._made(limit - key.bytes):
                 return None
             path = self.partial / f"{key}.{secrets.token_hex(6)}"
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return Room(key, path, descriptor)
-
-    def idle(self, key: Key) -> float | None:
-        """Seconds since a living process last wrote to this entry; None if none is writing it."""
-        with self._alone():
-            for path, of in self._live().items():
-                if of == key:
-                    with contextlib.suppress(FileNotFoundError):
-                        return max(0.0, time.time() - path.stat().st_mtime)
-        return None
 
     def trim(self, limit: int) -> None:
         """Delete what is more than so many bytes, as far as it is not in use."""

@@ -12,6 +12,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 import xxhash
@@ -21,7 +22,7 @@ from ..compare import OTHER_BYTES, other_size
 from ..manifest import FileEntry
 from ..regular_file import open_unbuffered
 
-PIECE: Final = 8 << 20  # bytes read at once; so many per thread are in memory
+PIECE: Final = 4 << 20  # bytes read at once; so many per thread are in memory
 NEXT_STEP: Final = "another checkpoint is needed"
 
 
@@ -97,50 +98,59 @@ def _copied(
 ) -> str:
     """The checksum of all bytes that were copied."""
     state = xxhash.xxh3_128()
+    buffers: SimpleQueue[memoryview] = SimpleQueue()  # used again: fresh memory is slow to get
+    for _ in range(min(ahead + 1, 1 + size // PIECE)):
+        buffers.put(memoryview(bytearray(min(PIECE, size))))
 
-    def one(first: int) -> bytes:
+    def one(first: int, buffer: memoryview) -> int:
         stop.check()
-        piece = _read(source, first, min(PIECE, size - first), named)
-        _write(target, first, piece)
-        return piece
+        count = _read(source, first, buffer[: min(PIECE, size - first)], named)
+        _write(target, first, buffer[:count])
+        return count
 
     places = range(0, size, PIECE)
     if ahead < 2 or len(places) < 2:
+        buffer = buffers.get()
         for first in places:
-            state.update(one(first))
+            state.update(buffer[: one(first, buffer)])
         return state.hexdigest()
     with ThreadPoolExecutor(ahead) as pool:
-        waiting: deque[Future[bytes]] = deque()
+        waiting: deque[tuple[memoryview, Future[int]]] = deque()
+
+        def hashed() -> None:
+            buffer, future = waiting.popleft()
+            state.update(buffer[: future.result()])
+            buffers.put(buffer)
+
         try:
             for first in places:
-                waiting.append(pool.submit(one, first))
                 if len(waiting) > ahead:
-                    state.update(waiting.popleft().result())
+                    hashed()
+                buffer = buffers.get()
+                waiting.append((buffer, pool.submit(one, first, buffer)))
             while waiting:
-                state.update(waiting.popleft().result())
+                hashed()
         finally:
-            for future in waiting:
+            for _, future in waiting:
                 future.cancel()
     return state.hexdigest()
 
 
-def _read(source: int, first: int, length: int, named: tuple[FileEntry, Path]) -> bytes:
-    """Exactly these bytes; fewer where the file ends before, whose checksum then differs."""
-    parts = []
-    while length:
+def _read(source: int, first: int, room: memoryview, named: tuple[FileEntry, Path]) -> int:
+    """Fill it; how many bytes there were: fewer where the file ends before."""
+    done = 0
+    while done < len(room):
         try:
-            part = os.pread(source, length, first)
+            count = os.preadv(source, [room[done:]], first + done)
         except OSError as error:
             raise _unread(*named, error) from error
-        if not part:
+        if not count:
             break
-        parts.append(part)
-        first, length = first + len(part), length - len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        done += count
+    return done
 
 
-def _write(target: int, first: int, piece: bytes) -> None:
-    left = memoryview(piece)
+def _write(target: int, first: int, left: memoryview) -> None:
     while left:
         count = os.pwrite(target, left, first)
         first, left = first + count, left[count:]

@@ -11,7 +11,7 @@ from ..cache.cache import Cache
 from ..manifest import FileEntry
 from .candidates import Candidate
 from .choice import Passed
-from .restoring import DAMAGED, nothing_left
+from .restoring import DAMAGED, nothing_left, stopped_at_end
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _brought(one: Candidate, files: tuple[FileEntry, ...], cache: Cache, jobs: i
         fetched = 0
         if held is None:
             ahead = max(1, round(jobs * file.bytes / whole))
-            held = cache.fetch(file, one.file(file.name), proven=False, ahead=ahead)
+            held = cache.fetch(file, one.file(file.name), proven=False, ahead=ahead, stop=stop)
             fetched = file.bytes
         if held is None:
             raise UsageError(
@@ -119,7 +119,7 @@ def _brought(one: Candidate, files: tuple[FileEntry, ...], cache: Cache, jobs: i
         held.close()
         return fetched
 
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
+    with ThreadPoolExecutor(max(1, jobs)) as pool, stopped_at_end() as stop:
         return sum(pool.map(bring, sorted(files, key=lambda file: -file.bytes)))
 
 
