@@ -16,7 +16,8 @@ from .commands.judging import check_log, strikes
 from .commands.keeping import compact, upload
 from .commands.planning import plan
 from .commands.proving import demo, selftest
-from .commands.reading import export, metrics, sql, watch
+from .commands.reading import dashboard, export, metrics, sql, watch
+from .commands.recovering import prefetch, restore
 from .commands.retaining import keep
 
 
@@ -50,6 +51,8 @@ for _command in (
     compact,
     upload,
     keep,
+    restore,
+    prefetch,
     strikes,
     check_log,
     verify_archive,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from .ack import Ack, Written, ack_name
 from .files import checksum, elements, mapped
 from .flat import Path as Way
 from .pieces import Piece
+from .place import Place
 
 NEXT_STEP = "load an older clean checkpoint"
 
@@ -30,6 +31,7 @@ class OpenedFolder:
 
     Args:
         folder, manifest: of the checkpoint.
+        place: where its files are read; from the folder by default.
 
     Attributes:
         written: pieces by name.
@@ -41,8 +43,9 @@ class OpenedFolder:
         CheckpointMismatch: one is not the one that was written.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, place: Place | None = None) -> None:
         self.folder, self.manifest = folder, manifest
+        self.place = place or Place(folder)
         self._entries = {file.name: file for file in manifest.files}
         self._files: dict[str, memoryview] = {}
         self.written: dict[str, list[Written]] = {}
@@ -125,6 +128,15 @@ class OpenedFolder:
                 next_step="pass only tensors, numbers, text and containers to guard.checkpoint",
             ) from None
 
+    def files_for(self, boxes: Iterable[Piece]) -> set[str]:
+        """The files that hold any part of these boxes, whose shapes are those that were saved."""
+        return {
+            one.file
+            for box in boxes
+            for one in self.written.get(box.name, ())
+            if _common(box, one.piece) is not None
+        }
+
     def differences(self) -> Iterator[tuple[str, str]]:
         """(tensor, value or file, what is wrong with it) of all that is; reads every byte."""
         for name, entry in self._entries.items():
@@ -193,7 +205,7 @@ class OpenedFolder:
 
     def _opened(self, name: str) -> memoryview:
         entry = self._entries.get(name) or FileEntry(name, -1, "")
-        path = self.folder / name
+        path = self.place.file(name)
         try:
             content = mapped(path)
         except OSError as error:
@@ -212,7 +224,7 @@ class OpenedFolder:
             )
         if checksum(self._file(name)) != self._entries[name].xxh3:
             raise self._mismatch(f"{name} is another one")
-        return Ack.read(self.folder / name)
+        return Ack.read(self.place.file(name))
 
     def _add(self, ack: Ack) -> None:
         self.by_rank.append(ack.written)
