@@ -219,6 +219,8 @@ def _newest_clean(folder: Path) -> Path:
     if not clean:
         superseded = len(found) - len(live)
         also = f", {superseded} of them of superseded attempts" if superseded else ""
+        unread = next(iter(_unread(archive).items()), None)
+        also += f"; {unread[0]}: {unread[1]}" if unread else ""
         raise ArchiveIncomplete(
             f"no clean checkpoint among {len(found)}{also}",
             where=str(archive),
@@ -227,7 +229,21 @@ def _newest_clean(folder: Path) -> Path:
     chosen = clean[-1]
     for item in found[found.index(chosen) + 1 :]:
         _log.warning("SDC Guard: passed over step %d, %s", item.manifest.step, _why(item, live))
+    for name, why in _unread(archive).items():
+        if name > chosen.folder.name:
+            _log.warning("SDC Guard: passed over %s, %s", name, why)
     return chosen.folder
+
+
+def _unread(archive: Path) -> dict[str, str]:
+    """Folders of checkpoints whose manifest cannot be read, and why."""
+    found = {}
+    for folder in sorted(archive.glob("step=*")):
+        try:
+            Manifest.read(folder)
+        except CheckpointUnreadable as error:
+            found[folder.name] = error.what
+    return found
 
 
 def _why(passed: Found, live: list[Found]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...digest import Digest
 from ...errors import CheckpointMismatch, CheckpointUnreadable
 from ..compare import TensorMismatch, solve_change
 from ..manifest import FileEntry, Manifest
@@ -155,6 +156,17 @@ class OpenedFolder:
                     what = error.what.removeprefix(_NOT_WRITTEN)
                     yield one.piece.name, what.removeprefix(f"{one.piece.name}: ")
                     break
+
+    def digest(self, one: Written) -> Digest:
+        """The digest of a tensor's piece as it lies in the files, whether or not it is right.
+
+        Raises:
+            CheckpointUnreadable: it cannot be read.
+        """
+        try:
+            return one.piece.digest_of(elements(self._file(one.file), one))
+        except ValueError:  # as long as it was, but not as the ack says
+            raise CheckpointUnreadable(f"{one.piece.name}: not in the files") from None
 
     def mismatch(self, name: str) -> TensorMismatch | None:
         """The first piece of a tensor that has not the digest that it must have; None if all have.
