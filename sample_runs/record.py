@@ -101,11 +101,8 @@ def _leave_out_this_machine() -> None:
 
 def _train(recorded: Recorded, run: Path) -> dict[str, Any]:
     """Train; what was done, as JSON knows it."""
-    if recorded.ranks == 1:
-        records = train(recorded.plan, run)
-    else:
-        records = _on_ranks(recorded, run)
     plan = recorded.plan
+    records = train(plan, run) if recorded.ranks == 1 else _on_ranks(recorded, run)
     return {
         "what": recorded.what,
         "seed": plan.seed,

@@ -103,9 +103,7 @@ def batch_of(seed: int, step: int, rank: int = 0) -> tuple[torch.Tensor, torch.T
 def misread(batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """The batch as a shard of data gives it that was read at a wrong offset."""
     generator = torch.Generator().manual_seed(1)
-    inputs, targets = (
-        torch.randint(VOCABULARY, part.shape, generator=generator) for part in batch
-    )
+    inputs, targets = (torch.randint(VOCABULARY, part.shape, generator=generator) for part in batch)
     return inputs, targets
 
 
