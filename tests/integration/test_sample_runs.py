@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -212,3 +213,26 @@ def test_a_replay_of_it_says_data_or_software(
         return
     assert (answer.code, answer.json["first_corrupt"]) == (1, known["step"])
     assert (answer.json["class"], answer.json["verdict"]) == ("batch", "data or software")
+
+
+def test_the_script_records_the_same_fault_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "sample_runs"))
+    import record  # because it is a script, in no package
+
+    monkeypatch.setattr(record, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(record, "ROOM", 0.0)
+    monkeypatch.setattr(socket, "gethostname", socket.gethostname)  # put back what it replaces
+    record.record(["weight_flip"], tmp_path)
+    known = truth("weight_flip")
+    again = json.loads((tmp_path / "weight_flip.truth.json").read_text("utf-8"))
+    for told in (known, again):  # on another processor the weight has other last bits
+        for element in told["injected"][0]["elements"]:
+            del element["before"], element["after"]
+    assert again == known
+    with RunReader(tmp_path / "weight_flip") as reader:
+        found = reader.rows(
+            "SELECT step, name, severity FROM alerts JOIN layer_names USING (layer)"
+        )
+    assert found == [(known["step"], known["injected"][0]["tensor"], "proven")]
