@@ -16,7 +16,7 @@ from .commands.judging import check_log, strikes
 from .commands.keeping import compact, upload
 from .commands.planning import plan
 from .commands.proving import demo, selftest
-from .commands.reading import dashboard, export, metrics, sql, watch
+from .commands.reading import export, metrics, sql, watch
 from .commands.recovering import prefetch, restore
 from .commands.retaining import keep
 

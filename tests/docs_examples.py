@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import click
 from click.testing import CliRunner
 
 _BLOCK = re.compile(r"^```console[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
@@ -166,37 +167,32 @@ class Shell:
     Args:
         others: what else is known: the first word, to what takes the others and gives exit code
             and output; replaces what is known already.
+        python: what a `python` that a command starts is: the path of a program of that name.
     """
 
     others: Mapping[str, Callable[..., tuple[int, str]]] = field(default_factory=dict)
+    python: str = sys.executable
 
     def __call__(self, words: Sequence[str]) -> tuple[int, str]:
         name, *arguments = words
-        known = {**WORDS, "sdc-bisect": _bisect, "sdc-guard": _guard, **self.others}
+        known = {**WORDS, "sdc-bisect": self._bisect, "sdc-guard": self._guard, **self.others}
         if name not in known:
             raise ValueError(f"{name}: not one of {', '.join(sorted(known))}; see docs_examples.py")
         return known[name](*arguments)
 
+    def _bisect(self, *arguments: str) -> tuple[int, str]:
+        from forensics.cli import main
 
-def _bisect(*arguments: str) -> tuple[int, str]:
-    from forensics.cli import main
+        return self._called(main, arguments)
 
-    return _called(main, arguments)
+    def _guard(self, *arguments: str) -> tuple[int, str]:
+        from sdc_guard.cli import main
 
+        return self._called(main, arguments)
 
-def _guard(*arguments: str) -> tuple[int, str]:
-    from sdc_guard.cli import main
-
-    return _called(main, arguments)
-
-
-def _called(main: object, arguments: Sequence[str]) -> tuple[int, str]:
-    done = CliRunner().invoke(main, list(arguments), env=_with_this_python())  # type: ignore[arg-type]
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.output
-
-
-def _with_this_python() -> dict[str, str]:
-    """So that a `python` which a command starts is the one that runs this."""
-    return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    def _called(self, command: click.Command, arguments: Sequence[str]) -> tuple[int, str]:
+        path = os.pathsep.join([str(Path(self.python).parent), os.environ["PATH"]])
+        done = CliRunner().invoke(command, list(arguments), env={"PATH": path})
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.exit_code, done.output

@@ -95,7 +95,8 @@ def test_the_packages_commands_run_in_the_folder(tmp_path: Path) -> None:
     here = Path.cwd()
     page = (
         "```console\n$ mkdir -p a/b\n$ cd a\n$ sdc-bisect index b\n"
-        "sdc-bisect: ... an empty folder: b (...\n$ echo $?\n5\n$ sdc-guard --version\n...version...\n```\n"
+        "sdc-bisect: ... an empty folder: b (...\n$ echo $?\n5\n"
+        "$ sdc-guard --version\n...version...\n```\n"
     )
     assert run_examples(console_examples(page), tmp_path, Shell()) == []
     assert Path.cwd() == here
