@@ -65,7 +65,7 @@ def test_one_file_is_written_as_older_versions_read_it(tmp_path: Path) -> None:
 
 def test_a_newer_version_is_refused_in_one_line(tmp_path: Path) -> None:
     of_several().write(tmp_path)
-    text = (tmp_path / FILE).read_text().replace("manifest/2", "manifest/3")
+    text = (tmp_path / FILE).read_text().replace("manifest/2", "manifest/4")
     (tmp_path / FILE).write_text(text)
     with pytest.raises(CheckpointUnreadable, match="written by a newer version of SDC Guard; upda"):
         Manifest.read(tmp_path)

@@ -57,13 +57,13 @@ def delete_planned(
                 return now
             wanted.remove(due[0])
             stored = next(row.stored for row in now.rows if row.stored.name == due[0])
-            hidden = _renamed(archive, stored)
+            hidden = renamed(archive, stored)
         if hidden is not None:
             shutil.rmtree(hidden, ignore_errors=True)  # what stays is removed another time
             tell(stored)
 
 
-def _renamed(archive: Path, stored: Stored) -> Path | None:
+def renamed(archive: Path, stored: Stored) -> Path | None:
     """Take a checkpoint's name away; None if it is another one by now."""
     folder = archive / stored.name
     with contextlib.suppress(CheckpointUnreadable, FileNotFoundError):
