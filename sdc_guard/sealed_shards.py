@@ -25,6 +25,7 @@ EVENT: Final = "shards to be sealed"
 PATIENCE: Final = 30.0  # seconds; another rank comes to the same line of the script, or never
 PATIENCE_IN_STEP: Final = 10.0  # where the training itself waits for the seal
 _PAUSE: Final = (0.1, 1.0)  # seconds between two looks into the trace, at first and in the end
+_NOT_COUNTED: Final = (COUNTER, "buffer")
 _SHARDS: Final = """
     SELECT rank, kind, layer, h, s1, s2 FROM every.digests
     WHERE phase = 'after' AND step = $step AND attempt = (SELECT max(attempt) FROM every.digests
@@ -32,7 +33,7 @@ _SHARDS: Final = """
 """
 _TOLD: Final = """
     SELECT rank, detail FROM every.events
-    WHERE kind = $kind AND step = $step AND attempt <= $attempt ORDER BY attempt, time
+    WHERE kind = $kind AND step = $step AND attempt <= $attempt ORDER BY attempt
 """
 
 
@@ -42,11 +43,14 @@ class Shards:
 
     Attributes:
         names: of the layers.
-        keys: how many tensors of them rank 0 holds a shard of: parameters and moments.
+        parts: how many tensors of them this rank holds a shard of: parameters and moments.
+        keys: how many tensors it holds in all, or shards of them. One may be whole on one rank,
+            and the others' shards of it are empty.
         ranks: that hold the others, itself included; () where that is not known.
     """
 
     names: frozenset[str] = frozenset()
+    parts: int = 0
     keys: int = 0
     ranks: tuple[int, ...] = ()
 
@@ -61,10 +65,11 @@ def shards_of(
         held: keys of the state that it holds.
         parameters: of the model; a distributed one knows the ranks of its mesh.
     """
-    keys = sum(kind != COUNTER and number in numbers for kind, number in held)
+    counted = [number for kind, number in held if kind not in _NOT_COUNTED]
+    parts = sum(number in numbers for number in counted)
     meshes = [one.device_mesh.mesh for one in parameters if hasattr(one, "device_mesh")]
     ranks = {int(rank) for mesh in meshes for rank in torch.as_tensor(mesh).flatten().tolist()}
-    return Shards(frozenset(numbers.values()), keys, tuple(sorted(ranks)))
+    return Shards(frozenset(numbers.values()), parts, len(counted), tuple(sorted(ranks)))
 
 
 def in_detail(shards: Shards) -> str:
@@ -78,7 +83,7 @@ def summed(
     """The digests of whole tensors: (rank, kind, layer, digest) of shards, each shard once.
 
     Replicas of a shard lie at the same place in the whole and have the same digest. Two shards at
-    different places have not, unless both are zeros, whose digest is 0.
+    different places have not, even of equal content: H depends on the place.
     """
     found: dict[Key, set[Digest]] = {}
     for _, kind, layer, digest in rows:
@@ -106,7 +111,7 @@ def whole_digests(
         SdcGuardError: the run cannot be read.
     """
     if not shards.ranks:
-        return {}, f"{shards.keys} tensors are one rank's shards, and not compared"
+        return {}, f"{shards.parts} tensors are one rank's shards, and not compared"
     end, pause = time.monotonic() + patience, _PAUSE[0]
     while True:
         writer.flush(1.0)
@@ -116,7 +121,7 @@ def whole_digests(
             return summed(rows, shards.names), ""
         if time.monotonic() > end:
             what = "; ".join(lacking)
-            return {}, f"{shards.keys} tensors are shards and not compared: {what}"
+            return {}, f"{shards.parts} tensors are shards and not compared: {what}"
         time.sleep(pause)
         pause = min(2 * pause, _PAUSE[1])
 
@@ -127,7 +132,7 @@ def _lacking(
     """What is not in the trace yet, in words, by rank."""
     there: dict[int, set[Key]] = {}
     for rank, kind, layer, _ in rows:
-        if layer in shards.names and kind != COUNTER:
+        if kind not in _NOT_COUNTED:
             there.setdefault(rank, set()).add((kind, layer))
     silent = [rank for rank in shards.ranks if rank not in told]
     lacking = [f"ranks {', '.join(map(str, silent))} did not call guard.seal"] if silent else []

@@ -146,7 +146,7 @@ class Seals:
             place, collector, newest: as for `seal`.
         """
         shards = _shards(place, collector)
-        if not shards.keys:
+        if not shards.parts:
             return
         if step == newest:
             self._complete_digests(collector, step)

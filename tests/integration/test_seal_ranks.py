@@ -12,7 +12,7 @@ from distributed_shards import Uneven
 from forensics.index import index
 from forensics.readers.known import reader_of
 from sdc_guard.archive.sealing.seal_file import seal_at
-from sdc_guard.digest import Digest, digest_tensor
+from sdc_guard.digest import digest_tensor
 from sdc_guard.sealed_shards import Shards, _lacking, summed
 
 SCENARIOS = ("seals_fsdp2", "seals_budgeted", "seals_ddp")
@@ -85,12 +85,11 @@ def test_sums_count_each_shard_once_and_say_what_lacks() -> None:
     names = frozenset("w")
     assert summed(rows, names) == {("param", "w"): digest_tensor(tensor)}
     assert summed([*rows, (0, "param", "v", upper)], names).keys() == {("param", "w")}
-    zero = digest_tensor(torch.zeros(3))
-    assert summed([(0, "param", "w", zero), (1, "param", "w", zero)], names) == {
-        ("param", "w"): Digest(0, 0, 0)
-    }
-    shards = Shards(names, 1, (0, 1, 2, 3))
+    zeros = [digest_tensor(torch.zeros(3)), digest_tensor(torch.zeros(3), offset=3)]
+    rows_of_zeros = [(rank, "param", "w", digest) for rank, digest in enumerate(zeros)]
+    assert summed(rows_of_zeros, names) == {("param", "w"): digest_tensor(torch.zeros(6))}
+    shards = Shards(names, 1, 1, (0, 1, 2, 3))
     assert _lacking(rows, {0: 1, 1: 2, 2: 1}, shards) == [
         "ranks 3 did not call guard.seal", "the trace has 1 of 2 digests of rank 1",
     ]  # fmt: skip
-    assert _lacking(rows, {0: 1, 1: 1, 2: 1}, Shards(names, 1, (0, 1, 2))) == []
+    assert _lacking(rows, {0: 1, 1: 1, 2: 1}, Shards(names, 1, 1, (0, 1, 2))) == []
