@@ -16,6 +16,7 @@ from distributed_archive import Training
 from distributed_replicas import Net
 from distributed_shards import Uneven, sharded
 from distributed_training import Here, local
+from torch.distributed.checkpoint import HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -82,6 +83,13 @@ def seals_fsdp2(here: Here) -> Told:
 
     beside = case.folder / "beside"
     group = dist.new_group(backend="gloo")  # its collectives run beside those of the training
+    for name, together in (("boxes", False), ("together", True)):
+        folder = case.folder / name
+        writer = HuggingFaceStorageWriter(
+            str(folder), save_distributed=True, enable_consolidation=together
+        )
+        _quietly(dcp.save, dict(case.state()["model"]), storage_writer=writer)
+        case.sealed(folder, 1)
     pending = _quietly(dcp.async_save, case.state(), checkpoint_id=beside, process_group=group)
     case.one.train()
     pending.result()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from distributed_launch import Outcome, launch
 from distributed_shards import Uneven
+from in_process import bisect
 
 from forensics.index import index
 from forensics.readers.known import reader_of
@@ -46,6 +47,17 @@ def test_shards_add_up_to_what_was_saved(two: Outcome, scenario: str, name: str)
 def test_a_full_state_dict_and_replicas(two: Outcome) -> None:
     assert said(two, "seals_fsdp2", "whole.pt")[:3] == ("clean", (), ["param"])
     assert said(two, "seals_ddp", "replicas")[:2] == ("clean", ())
+
+
+@pytest.mark.parametrize("name", ["boxes", "together"])
+def test_safetensors_of_dcp_in_boxes_and_put_together(two: Outcome, name: str) -> None:
+    status, reasons, kinds, count = said(two, "seals_fsdp2", name)
+    assert (status, reasons, kinds) == ("clean", (), ["param"])
+    assert count >= TENSORS // 3
+    folder = two.run("seals_fsdp2") / "saved" / name
+    found = bisect("scan", folder, "--json").json["checkpoints"]
+    assert [(one["status"], one["step"]) for one in found] == [("clean", 1)]
+    assert bisect("diff", folder, two.run("seals_fsdp2") / "saved" / "together").code == 0
 
 
 def test_a_save_that_was_overtaken_is_named(two: Outcome) -> None:
