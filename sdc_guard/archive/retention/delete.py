@@ -20,12 +20,6 @@ SUFFIX: Final = ".deleted"
 SEAL: Final = ".sdc-seal.json"  # that `sdc-bisect seal` may have written beside a checkpoint
 
 
-def delete_leftovers(archive: Path) -> None:
-    """Remove what a killed process had renamed to be deleted."""
-    for path in archive.glob(f".step=*{SUFFIX}"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def delete_planned(
     archive: Path, planned: Plan, again: Callable[[], Plan], tell: Callable[[Stored], None]
 ) -> Plan:
