@@ -106,6 +106,9 @@ def seals_fsdp2(here: Here) -> Told:
     with mock.patch.object(seals, "PATIENCE_IN_STEP", 0.5):
         case.one.train()
         case.sealed(case.dcp("alone"), 3, 0)
+    for step in (3, 4):
+        case.one.guard.checkpoint(case.one.objects, step)
+        case.one.train()
     return case.told()
 
 

@@ -6,13 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from distributed_launch import Outcome, launch
 from distributed_shards import Uneven
 from in_process import bisect
 
 from forensics.index import index
+from forensics.oracles.trace import TraceOracle
+from forensics.readers import guard_archive
 from forensics.readers.known import reader_of
+from sdc_guard import RunReader
 from sdc_guard.archive.sealing.seal_file import seal_at
+from sdc_guard.cli import main
 from sdc_guard.digest import digest_tensor
 from sdc_guard.sealed_shards import Shards, _lacking, summed
 
@@ -87,6 +92,18 @@ def test_the_seal_is_read_and_its_digests_are_those_of_whole_tensors(two: Outcom
     content = reader_of(found.format).open(found)
     for name, one in seal.digests.items():
         assert one.digest == digest_tensor(content.tensors[name].read())
+
+
+def test_a_copy_of_weights_equals_the_sums_of_the_trace(two: Outcome) -> None:
+    run = two.told("seals_fsdp2", 0)["run"]
+    options = ["--count", "1", "--weights", "1", "--policy", "keep-last", "--apply"]
+    done = CliRunner().invoke(main, ["keep", str(run), *options])
+    assert "1 thinned to their weights" in done.output
+    (found,) = [one for one in guard_archive.find(run) if not one.resumable]
+    with RunReader(run) as reader:
+        judged = TraceOracle(reader).judge(found)
+    assert (found.step, judged.verdict) == (3, "clean")
+    assert judged.reason.startswith("5 of 5 tensors equal the sums of the ranks' shards")
 
 
 def test_sums_count_each_shard_once_and_say_what_lacks() -> None:
