@@ -25,6 +25,8 @@ class Checkpoint:
         named_step: the step that its name says, where that is another one; None if it is not.
         notes: what is worth telling and no reason to doubt its content: bytes after the last
             tensor, a step taken from the name for want of another.
+        resumable: whether a training can go on from it exactly, as far as is known: a copy of the
+            weights alone can be judged and compared, and not replayed from.
     """
 
     step: int
@@ -36,6 +38,7 @@ class Checkpoint:
     readable: bool = True
     named_step: int | None = None
     notes: tuple[str, ...] = ()
+    resumable: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """The checkpoint in JSON output."""

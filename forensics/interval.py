@@ -55,6 +55,8 @@ def from_bracket(
 ) -> Interval:
     """The interval between the two ends of a bracket; `recorded` is the last recorded step.
 
+    Where of the clean end the weights alone were kept, it begins at the whole one before.
+
     Raises:
         ArchiveIncomplete: no clean checkpoint precedes the corruption.
     """
@@ -63,7 +65,10 @@ def from_bracket(
             f"checkpoint {first_corrupt} is corrupt and no clean one is before it to replay from",
             next_step="the alerts of the run may name the step; see `sdc-bisect report`",
         )
-    return asked(candidates, last_clean, first_corrupt, recorded)
+    whole = [one.step for one in candidates if one.readable and one.resumable]
+    before = [step for step in whole if step <= last_clean]
+    start = last_clean if last_clean in whole or not before else before[-1]
+    return asked(candidates, start, first_corrupt, recorded)
 
 
 def asked(
@@ -79,9 +84,18 @@ def asked(
 
     Raises:
         UsageError: no readable checkpoint of that step, or an empty interval.
+        ArchiveIncomplete: a copy of its weights alone.
     """
-    readable = [checkpoint for checkpoint in candidates if checkpoint.readable]
+    readable = [one for one in candidates if one.readable and one.resumable]
     chosen = [checkpoint for checkpoint in readable if checkpoint.step == start]
+    if not chosen and any(one.step == start and one.readable for one in candidates):
+        earlier = [one.step for one in readable if one.step < start]
+        raise ArchiveIncomplete(
+            f"of step {start} there are the weights alone, and nothing can be replayed from them",
+            next_step=f"--from {earlier[-1]} replays from the whole checkpoint before it"
+            if earlier
+            else "no whole checkpoint is before it",
+        )
     if not chosen:
         steps = ", ".join(str(checkpoint.step) for checkpoint in readable) or "none"
         raise UsageError(f"no checkpoint of step {start} to replay from; there is: {steps}")

@@ -32,6 +32,7 @@ from .inject.from_environment import injector_of_environment
 from .kept_evidence import room
 from .options import (
     ArchiveFormat,
+    Keep,
     Policy,
     check,
     check_archive,
@@ -156,6 +157,7 @@ class Guard:
             statistical alerts; what is not finite is told all the same.
         keep: how many clean checkpoints are kept beside those that are held; after each save
             `sdc-guard keep` deletes the others in a process of its own, see docs/retention.md.
+            A pair (12, 24): of the others 24 as copies of their weights alone.
             None for all of them.
         archive_format: of checkpoints. "torch" is one file of torch.save, written by each process
             that calls checkpoint(); "dcp" is that of torch.distributed.checkpoint, to which every
@@ -201,7 +203,7 @@ class Guard:
         probe_every: int | None = 500,
         sensor: SensorName = "double_centred",
         false_incidents: float | None = FALSE_INCIDENTS,
-        keep: int | None = None,
+        keep: Keep = None,
         archive_format: ArchiveFormat = "auto",
     ) -> None:
         self._optimizers = listed(optimizer)
@@ -428,8 +430,9 @@ class Guard:
         `NAME.sdc-seal.json` beside the checkpoint, and in the run. See docs/archive-gate.md.
 
         Call it when the files are complete, before the next step begins; of a save that goes on
-        beside the training, when it is done, with the step that it is of. On ranks other than 0,
-        and in a replay, it does nothing. What goes wrong is told once, and no exception is raised.
+        beside the training, when it is done, with the step that it is of. On ranks other than 0 it
+        only sees to it that rank 0 finds this rank's digests of shards, and in a replay it does
+        nothing. What goes wrong is told once, and no exception is raised.
 
         Args:
             path: the file, or the folder, of this one checkpoint.
@@ -440,7 +443,7 @@ class Guard:
         Returns:
             the seal, if it was waited for and there is one.
         """
-        if not self._mine() or not self._archive.seals:
+        if not self._mine() or not (self._archive.seals or self._archive.announces):
             return None
         with self._safely("sealing a checkpoint"):
             check_paths(path=path)
@@ -448,6 +451,9 @@ class Guard:
             self._settle()
             self._drain(wait=True)
             newest = self._step - 1 if self._stepped else None
+            if self._archive.announces:
+                self._archive.announce(int(step), self._place, self._collector, newest)
+                return None
             place = Path(path).absolute()
             return self._archive.seal(
                 place, int(step), self._place, self._collector, newest, wait=wait

@@ -13,7 +13,8 @@ from .archive.sealing.seal_file import Seal
 from .attempt import Place
 from .checkpoints import Checkpoints
 from .collector import Collector
-from .options import ArchiveFormat
+from .options import ArchiveFormat, Keep
+from .options import kept_counts as both
 from .recorder import Recorder
 from .safely import Safely
 from .seals import Seals
@@ -39,6 +40,7 @@ class GuardArchive:
 
     Attributes:
         seals: whether this process seals what the script saved.
+        announces: whether it says what it holds of it instead.
         untold: what cannot be done here, a line each, to be told when the guard is attached.
     """
 
@@ -56,13 +58,14 @@ class GuardArchive:
         replayed: bool,
         shadow: tuple[Any, LossFunction] | None,
         verify_archive: int | None,
-        keep: int | None,
+        keep: Keep,
         archive_format: ArchiveFormat,
     ) -> None:
         self._recorder, self._health = recorder, health
         self.seals = place.rank == 0 and not replayed
+        self.announces = place.rank != 0 and not replayed
         self.untold: list[str] = []
-        keeper = None if keep is None or replayed else Keeper(run, keep)
+        keeper = None if keep is None or replayed else Keeper(run, *both(keep))
         self._checkpoints = Checkpoints(
             run, model, recorder, writer, warn=warn, keeper=keeper, archive_format=archive_format
         )
@@ -119,6 +122,10 @@ class GuardArchive:
     ) -> Seal | None:
         """Seal what the script saved by itself; arguments and result as `Guard.seal` has them."""
         return self._seals.seal(path, step, place, collector, newest, wait=wait)
+
+    def announce(self, step: int, place: Place, collector: Collector, newest: int | None) -> None:
+        """On another rank: leave for rank 0 what it needs to seal shards."""
+        self._seals.announce(step, place, collector, newest)
 
     def written(self, timeout: float | None) -> Path | None:
         """Wait for what is written in the background; the folder, if it was committed."""

@@ -14,6 +14,7 @@ from .errors import UsageError
 
 Policy = Literal["record", "warn", "skip", "halt"]
 POLICIES: Final = ("record", "warn", "skip", "halt")
+Keep = int | tuple[int, int] | None
 ArchiveFormat = Literal["auto", "torch", "dcp"]
 ARCHIVE_FORMATS: Final = ("auto", "torch", "dcp")
 
@@ -115,15 +116,25 @@ def check_step(step: Any) -> None:
         raise UsageError(f"step is {step!r}, and must be a whole number from 0 on")
 
 
-def check_keep(keep: int | None) -> None:
-    """Refuse what is no number of checkpoints.
+def check_keep(keep: Keep) -> None:
+    """Refuse what is no number of checkpoints, and no pair of numbers.
 
     Raises:
-        UsageError: it is no whole number, or less than 1.
+        UsageError: it is no whole number, or less than 1; or of a pair the second is below 0.
     """
-    if keep is None or (isinstance(keep, Integral) and keep >= 1 and keep is not True):
+    numbers: tuple[Any, ...] = keep if isinstance(keep, tuple) and len(keep) == 2 else (keep,)
+    whole = all(isinstance(n, Integral) and not isinstance(n, bool) for n in numbers)
+    if keep is None or (whole and numbers[0] >= 1 and numbers[-1] >= 0):
         return
-    raise UsageError(f"keep must be at least 1, or None for all checkpoints; it is {keep!r}")
+    raise UsageError(
+        f"keep must be at least 1, or None for all checkpoints; it is {keep!r}",
+        next_step="a pair keeps the second number more as weights alone: keep=(12, 24)",
+    )
+
+
+def kept_counts(keep: int | tuple[int, int]) -> tuple[int, int | None]:
+    """Checkpoints that are kept whole, and as weights alone; None for none of these."""
+    return keep if isinstance(keep, tuple) else (keep, None)
 
 
 def check_functions(shadow: Any, **functions: Any) -> None:

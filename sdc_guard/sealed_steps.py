@@ -10,6 +10,7 @@ from typing import Final
 from .archive.sealing.judged import PARAMETER, Key, Left
 from .detect.counters import KIND as COUNTER
 from .digest import Digest
+from .sealed_shards import summed
 from .store.run_file import Layer
 from .store.writer import Writer
 
@@ -23,8 +24,8 @@ _LEFT: Final = """
             WHERE step = $step AND phase = 'after' AND attempt <= $attempt)
 """
 _WHOSE: Final = """
-    SELECT step, kind, layer, h, s1, s2 FROM every.digests
-    WHERE phase = 'after' AND step BETWEEN $first AND $last AND rank = 0
+    SELECT step, rank, kind, layer, h, s1, s2 FROM every.digests
+    WHERE phase = 'after' AND step BETWEEN $first AND $last
 """
 
 
@@ -37,7 +38,8 @@ def left_at(
         run: the run's folder.
         step: it.
         attempt: that ran it, or began after it.
-        parts: names of the layers of which rank 0 holds a shard: its digest is none of the whole.
+        parts: names of the layers of which rank 0 holds a shard: its digest is none of the whole,
+            and left out.
 
     Raises:
         SdcGuardError: the run cannot be read.
@@ -54,19 +56,20 @@ def left_at(
     }
     there, whole = sum(kind == PARAMETER for kind, _ in left), len(layers)
     kept = {key: one for key, one in left.items() if key[1] not in parts}
-    unproven = [shards_in_words(len(left) - len(kept))] if len(kept) < len(left) else []
+    unproven = []
     if 0 < there < whole:
         unproven.append(f"the trace has digests of {there} of {whole} parameters after step {step}")
     return kept, unproven
 
 
-def shards_in_words(count: int) -> str:
-    """Why tensors of which rank 0 holds a shard prove nothing."""
-    return f"{count} tensors are one rank's shards, and not compared"
-
-
 def step_that_left(
-    run: Path, digests: Mapping[Key, Digest], near: int, writer: Writer, *, patient: bool
+    run: Path,
+    digests: Mapping[Key, Digest],
+    near: int,
+    writer: Writer,
+    *,
+    patient: bool,
+    parts: frozenset[str] = frozenset(),
 ) -> int | None:
     """The step near another one that left these tensors, as far as it was recorded; or None.
 
@@ -76,6 +79,7 @@ def step_that_left(
         near: steps around this one are looked at.
         writer: of the trace.
         patient: whether to look again for a moment, as steps may be on their way into the trace.
+        parts: names of the layers that the ranks share out.
 
     Raises:
         SdcGuardError: the run cannot be read.
@@ -83,26 +87,33 @@ def step_that_left(
     traced = {key: tuple(digest) for key, digest in digests.items() if key[0] != COUNTER}
     for left in reversed(range(_TRIES if patient else 1)):
         writer.flush(_PATIENCE)
-        if (found := _look(run, traced, near)) is not None or not left:
+        if (found := _look(run, traced, near, parts)) is not None or not left:
             return found
         time.sleep(_PATIENCE / _TRIES)
     return None
 
 
-def _look(run: Path, traced: Mapping[Key, tuple[int, ...]], near: int) -> int | None:
+def _look(
+    run: Path, traced: Mapping[Key, tuple[int, ...]], near: int, parts: frozenset[str]
+) -> int | None:
     from .store.reader import RunReader
 
     span = {"first": max(0, near - _AROUND), "last": near + _AROUND}
     with RunReader(run) as reader:
         names = reader.run_file.layer_names()
         rows = reader.rows(_WHOSE, span)
+    of_step: dict[int, list[tuple[int, str, str, Digest]]] = {}
+    for step, rank, kind, number, *sums in rows:
+        if (kind, name := names.get(number, "")) in traced and (rank == 0 or name in parts):
+            row = rank, kind, name, Digest(*_unsigned(sums))
+            of_step.setdefault(step, []).append(row)
     fits: dict[int, bool] = {}
-    for step, kind, number, *sums in rows:
-        key = kind, names.get(number, "")
-        if key in traced:
-            fits[step] = fits.get(step, True) and traced[key] == tuple(_unsigned(sums))
-    whole = [step for step, all_fit in fits.items() if all_fit]
-    return min(whole, key=lambda step: (abs(step - near), step), default=None)
+    for step, found in of_step.items():
+        whole = [((kind, name), digest) for _, kind, name, digest in found if name not in parts]
+        left = [*whole, *summed(found, parts).items()]
+        fits[step] = all(traced[key] == tuple(digest) for key, digest in left)
+    fitting = [step for step, all_fit in fits.items() if all_fit]
+    return min(fitting, key=lambda step: (abs(step - near), step), default=None)
 
 
 def _unsigned(sums: list[int]) -> list[int]:

@@ -27,7 +27,16 @@ from .detect.counters import KIND as COUNTER
 from .digest import Digest
 from .errors import SdcGuardError
 from .recorder import Recorder
-from .sealed_steps import left_at, shards_in_words, step_that_left
+from .sealed_shards import (
+    EVENT,
+    PATIENCE,
+    PATIENCE_IN_STEP,
+    Shards,
+    in_detail,
+    shards_of,
+    whole_digests,
+)
+from .sealed_steps import left_at, step_that_left
 from .store.run_file import Layer
 from .store.writer import Writer
 
@@ -54,7 +63,8 @@ class _Job:
         expected: what it should hold.
         number: of the call; the newest of a path counts.
         late: whether the trace is to be asked what the step left.
-        parts: names of the layers of which this rank holds a shard; the trace has its digest only.
+        shards: of which this rank holds one; the traces of all ranks have the whole.
+        layers: of the run's parameters, by name: what a whole tensor is like.
         ended: set when it is done.
         waited: whether the training waits for it.
     """
@@ -63,7 +73,8 @@ class _Job:
     expected: Expected
     number: int
     late: bool
-    parts: frozenset[str]
+    shards: Shards
+    layers: Mapping[str, tuple[Layer, bool]]
     ended: threading.Event
     waited: bool
 
@@ -115,8 +126,8 @@ class Seals:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="sdc-guard-seals", daemon=True)
             self._thread.start()
-        parts = frozenset(_parts(place, collector).values()) if late else frozenset()
-        job = _Job(path, expected, number, late, parts, threading.Event(), wait)
+        shards, layers = _shards(place, collector), _by_name(place, collector)
+        job = _Job(path, expected, number, late, shards, layers, threading.Event(), wait)
         self._jobs.put(job)
         if not wait:
             return None
@@ -126,6 +137,21 @@ class Seals:
         seal = self._newest
         self.collect()
         return seal
+
+    def announce(self, step: int, place: Place, collector: Collector, newest: int | None) -> None:
+        """On another rank than 0: see to it that rank 0 finds this one's digests in the trace.
+
+        Args:
+            step: the script's number of the step that is sealed.
+            place, collector, newest: as for `seal`.
+        """
+        shards = _shards(place, collector)
+        if not shards.parts:
+            return
+        if step == newest:
+            self._complete_digests(collector, step)
+        self._recorder.event(step, EVENT, in_detail(shards))
+        self._writer.nudge()
 
     def collect(self) -> None:
         """Record what is done by now; in the training's thread, which alone writes rows."""
@@ -156,7 +182,7 @@ class Seals:
             )
         elif step == newest:
             self._complete_digests(collector, newest)
-            left, unproven = self._left(place, collector)
+            left = self._left(place, collector)
             if not self._recorder.recorded():
                 doubts.append("the state is not the one that the last step left: not in the trace")
         incident = self._recorder.incidents.open
@@ -170,11 +196,11 @@ class Seals:
             rest = collector.missing_from(set(self._recorder.recorded()))
             self._recorder.state_at_rest(newest, rest.keys, rest.rows.cpu())
 
-    def _left(self, place: Place, collector: Collector) -> tuple[dict[Key, Left], list[str]]:
-        """What the newest step left, and which of it is no whole tensor."""
+    def _left(self, place: Place, collector: Collector) -> dict[Key, Left]:
+        """What the newest step left, as far as this rank holds it whole."""
         recorded = self._recorder.recorded()
         if not recorded:
-            return {}, []
+            return {}
         recorded |= {
             (COUNTER, number): counter_digest(bits)
             for number, (_, bits) in collector.counters.left().items()
@@ -182,15 +208,11 @@ class Seals:
         layers = _layers(place)
         parts = _parts(place, collector)
         trained = {number for number, _, _ in collector.state.owned}
-        left: dict[Key, Left] = {}
-        shards = 0
-        for (kind, number), digest in recorded.items():
-            layer = layers.get(number)
-            if number in parts:
-                shards += 1
-            elif layer is not None:
-                left[kind, layer.name] = _left_of(kind, layer, digest, number in trained)
-        return left, [shards_in_words(shards)] if shards else []
+        return {
+            (kind, layers[number].name): _left_of(kind, layers[number], digest, number in trained)
+            for (kind, number), digest in recorded.items()
+            if number in layers and (number not in parts or kind == COUNTER)
+        }
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -217,12 +239,15 @@ class Seals:
                 unsaved = "the trace of this step is not on disk"
                 expected = replace(expected, doubts=(*expected.doubts, unsaved))
             if job.late:
-                expected = self._from_trace(expected, job.parts)
+                expected = self._from_trace(expected, job.shards.names)
+            if job.shards.names and (expected.left or not job.late):
+                expected = self._with_shards(expected, job)
 
             def whose(digests: Mapping[Key, Digest]) -> int | None:
                 return step_that_left(
-                    self._run, digests, expected.step, self._writer, patient=not job.waited
-                )
+                    self._run, digests, expected.step, self._writer, patient=not job.waited,
+                    parts=job.shards.names,
+                )  # fmt: skip
 
             seal = sealed_checkpoint(path, expected, whose)
             list_sealed(self._run, Listed(path, expected.step, expected.attempt))
@@ -244,6 +269,20 @@ class Seals:
     def _from_trace(self, expected: Expected, parts: frozenset[str]) -> Expected:
         left, unproven = left_at(self._run, expected.step, expected.attempt, parts)
         return replace(expected, left=left, unproven=(*expected.unproven, *unproven))
+
+    def _with_shards(self, expected: Expected, job: _Job) -> Expected:
+        """With what the step left of tensors that are shared out among the ranks."""
+        patience = PATIENCE_IN_STEP if job.waited else PATIENCE
+        found, why = whole_digests(
+            self._run, expected.step, expected.attempt, job.shards, self._writer, patience
+        )
+        left = {
+            (kind, name): _left_of(kind, job.layers[name][0], digest, job.layers[name][1])
+            for (kind, name), digest in found.items()
+            if name in job.layers
+        }
+        unproven = (*expected.unproven, why) if why else expected.unproven
+        return replace(expected, left={**expected.left, **left}, unproven=unproven)
 
     def _record(self, done: _Done) -> None:
         place = os.path.relpath(done.path, self._run)
@@ -276,6 +315,17 @@ def _layers(place: Place) -> dict[int, Layer]:
     """Parameters and buffers by their number in the trace."""
     layers = {layer.id: layer for layer, _ in place.parameters}
     return layers | {buffer.layer.id: buffer.layer for buffer in place.buffers}
+
+
+def _by_name(place: Place, collector: Collector) -> dict[str, tuple[Layer, bool]]:
+    """Parameters and buffers, and whether the optimizers write to them."""
+    trained = {number for number, _, _ in collector.state.owned}
+    return {one.name: (one, number in trained) for number, one in _layers(place).items()}
+
+
+def _shards(place: Place, collector: Collector) -> Shards:
+    parts = _parts(place, collector)
+    return shards_of(parts, collector.state.sizes(), (one for _, one in place.parameters))
 
 
 def _parts(place: Place, collector: Collector) -> dict[int, str]:

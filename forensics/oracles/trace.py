@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sdc_guard.archive.compare import NO_WHOLE, check_bytes
-from sdc_guard.archive.manifest import FILE, SHARDED, Manifest, TensorEntry
+from sdc_guard.archive.manifest import FILE, SHARDED, WEIGHTS, Manifest, TensorEntry
 from sdc_guard.archive.sealing.as_manifest import as_manifest
 from sdc_guard.archive.sealing.files import compared_with
 from sdc_guard.archive.sealing.seal_file import seal_at
@@ -30,6 +30,7 @@ _TRACED = """
     WHERE phase = 'after' AND kind NOT IN ('buffer', 'step') AND step = $step
         AND attempt = $attempt AND rank = $rank
 """
+_OF_ALL_RANKS = _TRACED.replace("AND rank = $rank", "")
 
 
 class TraceOracle:
@@ -102,6 +103,8 @@ class TraceOracle:
         return None
 
     def _against_trace(self, checkpoint: Checkpoint, manifest: Manifest) -> Judgement:
+        if manifest.format == WEIGHTS and manifest.world_size > 1:
+            return self._against_all_ranks(checkpoint, manifest)
         step = manifest.trace_step
         compared, absent, recorded = set(), 0, 0
         if (path := self._not_left(checkpoint, manifest)) != "":
@@ -147,6 +150,27 @@ class TraceOracle:
             return next(race(checkpoint, content, self._reader), "")
         except CheckpointUnreadable:
             return ""
+
+    def _against_all_ranks(self, checkpoint: Checkpoint, manifest: Manifest) -> Judgement:
+        """Whole tensors against the sums of the ranks' shards; replicas of a shard count once.
+
+        A sum that is another one shows nothing: a shard's digest may not be in the trace.
+        """
+        step = manifest.trace_step
+        rows = self._reader.rows(_OF_ALL_RANKS, {"step": step, "attempt": checkpoint.attempt})
+        shards: dict[tuple[str, str], set[tuple[int, ...]]] = {}
+        for kind, name, *sums in rows:
+            shards.setdefault((kind, name), set()).add(tuple(value % 2**64 for value in sums))
+        wanted = {(one.kind, one.layer): one.digest for one in manifest.tensors.values()}
+        equal = sum(
+            tuple(digest) == tuple(sum(column) % 2**64 for column in zip(*shards[key], strict=True))
+            for key, digest in wanted.items()
+            if key in shards
+        )
+        if not equal:
+            return Judgement("untestable", f"no digests of step {step} recorded of whole tensors")
+        text = f"{equal} of {len(wanted)} tensors equal the sums of the ranks' shards, bit for bit"
+        return Judgement("clean", text + self._reservation(step) + _unproven(manifest))
 
     def _traced(
         self, step: int, attempt: int, rank: int

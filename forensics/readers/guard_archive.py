@@ -5,7 +5,6 @@ A checkpoint is one file of torch.save, or files of several ranks in the format 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,8 @@ from sdc_guard.archive.compare import (
     same_but_a_digit,
 )
 from sdc_guard.archive.confirmations import Confirmation, read_confirmations, settled
-from sdc_guard.archive.manifest import FILE, SHARDED, Manifest
+from sdc_guard.archive.folders import NAME
+from sdc_guard.archive.manifest import FILE, SHARDED, WEIGHTS, Manifest
 from sdc_guard.archive.save import STATE_FILE
 from sdc_guard.archive.sharded.ack import ack_name
 from sdc_guard.errors import CheckpointUnreadable, ReadFailed
@@ -41,7 +41,7 @@ _OTHER_DIGIT: Final = (
     "it changed, and not the file: of the checksum of the whole file one digit is another"
 )
 _OTHER_SIZE: Final = "it changed, and not the file: the checksum fits, and the size does not"
-_FOLDER = re.compile(r"step=(\d+)(-a\d+(\.\d+)?)?")
+_WEIGHTS_ALONE: Final = "weights alone: to be judged and compared, not to be resumed from"
 
 
 def find(path: Path) -> list[Checkpoint]:
@@ -68,7 +68,7 @@ def below(path: Path) -> list[Path]:
 def _named(archive: Path) -> Iterator[tuple[Path, int]]:
     """The guard's folders in an archive, with the steps in their names."""
     for name in sorted(names_in(archive)):
-        match = _FOLDER.fullmatch(name)
+        match = NAME.fullmatch(name)
         if match and _is_own(archive / name):
             yield archive / name, as_step(match[1]) or 0
 
@@ -98,9 +98,11 @@ def _describe(folder: Path, named_step: int, confirmations: list[Confirmation]) 
         return Checkpoint(
             manifest.step, folder, FORMAT, "untested", (reason,), manifest.attempt, readable=False
         )
+    alone = manifest.format == WEIGHTS
+    notes = (_WEIGHTS_ALONE,) if alone else () if manifest.xxh3 else (NO_WHOLE,)
     return Checkpoint(
         manifest.step, folder, FORMAT, manifest.status, manifest.reasons, manifest.attempt,
-        notes=() if manifest.xxh3 else (NO_WHOLE,),
+        notes=notes, resumable=not alone,
     )  # fmt: skip
 
 

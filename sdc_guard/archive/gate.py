@@ -17,6 +17,7 @@ from ..store.run_file import Attempt
 from .compare import check_bytes
 from .confirmations import read_confirmations, settled
 from .convictions import Conviction, attempts_of, read_convictions
+from .folders import all_folders
 from .manifest import Manifest
 from .sealing.as_manifest import as_manifest
 from .sealing.doubts import doubts_by_name, name_in
@@ -120,7 +121,7 @@ def examine(
     confirmations = read_confirmations(archive)
     own = [
         (folder, _manifest(folder, confirmations))
-        for folder in sorted(archive.glob("step=*"))
+        for folder in all_folders(archive)
         if folder.is_dir()
     ]
     calls: list[tuple[int, Callable[[], Examined]]] = []
@@ -157,7 +158,7 @@ def _manifest(folder: Path, confirmations: list[Any]) -> Manifest | str:
 
 
 def _named_step(folder: Path) -> int:
-    digits = folder.name.removeprefix("step=").partition("-")[0]
+    digits = folder.name.partition("=")[2].partition("-")[0]
     return int(digits) if digits.isdecimal() and len(digits) < 19 else -1
 
 

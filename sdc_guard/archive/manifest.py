@@ -16,10 +16,13 @@ from .own_checksum import checksum_without
 Status = Literal["untested", "clean", "suspect", "corrupt"]
 SCHEMA = "sdc-guard/manifest/1"
 SHARDED_SCHEMA = "sdc-guard/manifest/2"
+WEIGHTS_SCHEMA = "sdc-guard/manifest/3"
 SHARDED = "dcp"  # the format of checkpoints of several files, that of torch.distributed.checkpoint
+WEIGHTS = "weights"  # the format of copies of a checkpoint's weights alone
 FILE = "manifest.json"
 _OWN: Final = "own_xxh3"  # of what the manifest says; not in those from before there was one
 _END: Final = 1 << 63  # steps and sizes are below it: stores keep signed 64 bits
+_SCHEMAS: Final = {SHARDED: SHARDED_SCHEMA, WEIGHTS: WEIGHTS_SCHEMA}  # others have SCHEMA
 _XXH3 = re.compile(r"(?:[0-9a-f]{32})?")
 
 
@@ -82,12 +85,14 @@ class Manifest:
         xxh3: xxh3-128 of the whole file in hexadecimal: of its names, sizes and directory, too,
             that no tensor's digest is about. "" in manifests from before there was one, which
             prove less.
-        format: "torch" for one file of torch.save, or SHARDED.
+        format: "torch" for one file of torch.save, SHARDED, or WEIGHTS.
         files: all files of a checkpoint that has several, manifest.json aside.
         world_size: ranks that wrote it.
         layout: how the training was laid out: meshes, wrappers, dtypes.
         environment: xxh3-64, in hexadecimal, of the attempt's `environment` in run.json.
         notes: what is worth knowing and no reason for doubt.
+        origin: of a copy of weights, what it was made from: `format`, `bytes` and `xxh3` (of its
+            manifest.json), and `thinned`, when, in seconds since the epoch.
     """
 
     step: int
@@ -106,13 +111,16 @@ class Manifest:
     layout: dict[str, Any] = field(default_factory=dict)
     environment: str = ""
     notes: tuple[str, ...] = ()
+    origin: dict[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Write manifest.json into the checkpoint's folder, atomically."""
         content = asdict(self)
-        if self.format != SHARDED:
+        if self.format != WEIGHTS:
+            del content["origin"]
+        if self.format not in _SCHEMAS:
             content = _of_version_1(content)
-        content = {"schema": SHARDED_SCHEMA if self.format == SHARDED else SCHEMA, **content}
+        content = {"schema": _SCHEMAS.get(self.format, SCHEMA), **content}
         content = json.loads(json.dumps(content))  # as whoever reads it has it
         content[_OWN] = checksum_without(content, _OWN)
         publish_text(folder / FILE, json.dumps(content, indent=1) + "\n")
@@ -163,7 +171,7 @@ class Manifest:
             raise _Wrong("it does not fit its own checksum")
         content.pop(_OWN, None)
         schema = content.pop("schema")
-        if schema not in (SCHEMA, SHARDED_SCHEMA):
+        if schema not in (SCHEMA, *_SCHEMAS.values()):
             raise _Wrong(_unknown_schema(schema))
         unknown = content.keys() - {one.name for one in fields(cls)}
         if unknown:
@@ -190,7 +198,7 @@ class Manifest:
             raise _Wrong("its xxh3 is no checksum")
         if not isinstance(manifest.file, str) or Path(manifest.file).name != manifest.file:
             raise _Wrong(f"its file {manifest.file!r} is not in this folder")
-        if schema != (SHARDED_SCHEMA if manifest.format == SHARDED else SCHEMA):
+        if schema != _SCHEMAS.get(manifest.format, SCHEMA):
             raise _Wrong(f"its format is {manifest.format!r}, which is not of {schema!r}")
         if type(manifest.world_size) is not int or manifest.world_size < 1:
             raise _Wrong("its world_size is no number of ranks")
@@ -198,6 +206,8 @@ class Manifest:
             raise _Wrong("its 'notes' are no texts")
         if not isinstance(manifest.layout, dict) or not isinstance(manifest.environment, str):
             raise _Wrong("its layout or environment is none")
+        if not isinstance(manifest.origin, dict):
+            raise _Wrong("its origin is none")
         return manifest
 
 
@@ -239,7 +249,8 @@ def _of_version_1(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unknown_schema(schema: Any) -> str:
-    said = f"its schema is {schema!r}, not {SCHEMA!r} or {SHARDED_SCHEMA!r}"
+    known = f"{SCHEMA!r}, {SHARDED_SCHEMA!r} or {WEIGHTS_SCHEMA!r}"
+    said = f"its schema is {schema!r}, not {known}"
     name, _, version = str(schema).rpartition("/")
     if f"{name}/" == SCHEMA[:-1] and version.isdecimal():
         return f"{said}: it was written by a newer version of SDC Guard; update"

@@ -22,7 +22,8 @@ from ..store.run_file import RunFile
 from .compare import check_bytes, compare_tensors
 from .confirmations import read_confirmations, settled
 from .convictions import attempts_of, doubts, read_convictions
-from .manifest import FILE, SHARDED, Manifest
+from .folders import NAME, WEIGHTS_FILE, all_folders, is_copy
+from .manifest import FILE, SHARDED, WEIGHTS, Manifest
 from .save import STATE_FILE, tensors_in
 from .sharded.files import METADATA
 from .sharded.load import load_into, load_whole
@@ -85,7 +86,8 @@ def load_checkpoint(
         path: a checkpoint's folder; or a run's or an archive's folder, whose newest clean
             checkpoint is then taken, passing over the others aloud. Of a run that was resumed,
             the checkpoints that a later attempt superseded do not count. Nor do those that a
-            replay has convicted since (convictions.jsonl).
+            replay has convicted since (convictions.jsonl). Nor do copies of weights alone, which
+            nothing can be resumed from; named, one is loaded: the model and "step".
         into: objects as given to `guard.checkpoint`, by the same names: their state is loaded into
             them. Of distributed tensors only this rank's shards are read. An optimizer that has
             not stepped yet gets the state that was saved.
@@ -108,7 +110,7 @@ def load_checkpoint(
     folder = Path(path)
     if (cache is None) != (cache_size is None):
         raise UsageError("cache and cache_size belong together", next_step="give both, or none")
-    if folder.name in (STATE_FILE, METADATA):
+    if folder.name in (STATE_FILE, METADATA, WEIGHTS_FILE):
         folder = folder.parent
     if not (folder / FILE).is_file() and folder.is_dir():
         folder = _newest_clean(folder)
@@ -188,6 +190,12 @@ def load_payload(folder: Path) -> dict[str, Any]:
 
 
 def _load_into(target: Any, payload: dict[str, Any], name: str, folder: Path) -> None:
+    if name not in payload and Manifest.read(folder).format == WEIGHTS:
+        raise CheckpointMismatch(
+            f"it is a copy of the weights alone, without {name!r}: nothing resumes from it exactly",
+            where=str(folder),
+            next_step="load the model alone, or a whole checkpoint",
+        )
     if name not in payload:
         raise CheckpointMismatch(f"the checkpoint has no {name!r}", where=str(folder))
     if not hasattr(target, "load_state_dict"):
@@ -213,6 +221,7 @@ def _load(path: Path, where: Path) -> dict[str, Any]:
 def _newest_clean(folder: Path) -> Path:
     archive = folder / "archive" if (folder / "archive").is_dir() else folder
     found = checkpoints(archive)
+    copies = [one for one in all_folders(archive) if is_copy(one)]
     spans = _lineage(archive.parent)
     live = [item for item in found if _counts(item.manifest, spans)]
     clean = [item for item in live if item.clean]
@@ -221,12 +230,16 @@ def _newest_clean(folder: Path) -> Path:
         also = f", {superseded} of them of superseded attempts" if superseded else ""
         unread = next(iter(_unread(archive).items()), None)
         also += f"; {unread[0]}: {unread[1]}" if unread else ""
+        also += _not_resumed(copies) if copies else ""
         raise ArchiveIncomplete(
             f"no clean checkpoint among {len(found)}{also}",
             where=str(archive),
             next_step="name a checkpoint's folder to load it all the same",
         )
     chosen = clean[-1]
+    later = [one for one in copies if _step_of(one) > chosen.manifest.step]
+    if later:
+        _log.warning("SDC Guard: passed over %s%s", later[-1].name, _not_resumed(later))
     for item in found[found.index(chosen) + 1 :]:
         _log.warning("SDC Guard: passed over step %d, %s", item.manifest.step, _why(item, live))
     for name, why in _unread(archive).items():
@@ -244,6 +257,19 @@ def _unread(archive: Path) -> dict[str, str]:
         except CheckpointUnreadable as error:
             found[folder.name] = error.what
     return found
+
+
+def _step_of(copy: Path) -> int:
+    named = NAME.fullmatch(copy.name)
+    return int(named[1]) if named else -1
+
+
+def _not_resumed(copies: list[Path]) -> str:
+    """Why copies of weights are not taken, and how one is all the same."""
+    return (
+        f"; {len(copies)} of weights alone, without the optimizer, are not resumed from: name "
+        f"{copies[-1]} to load its model"
+    )
 
 
 def _why(passed: Found, live: list[Found]) -> str:

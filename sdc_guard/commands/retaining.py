@@ -18,6 +18,11 @@ from .group import json_option, json_text, run_argument, while_somebody_reads
     help="Clean checkpoints that are kept beside those that are held.",
 )  # fmt: skip
 @click.option(
+    "--weights", type=click.IntRange(min=0), default=None, metavar="N",
+    help="Keep N more as copies of their weights alone, for bisecting and evaluation; nothing "
+    "resumes from them. Without it none is made, and those that there are stay.",
+)  # fmt: skip
+@click.option(
     "--policy", type=click.Choice(NAMES), default=DEFAULT, show_default=True,
     help="Which of them.",
 )  # fmt: skip
@@ -36,8 +41,8 @@ from .group import json_option, json_text, run_argument, while_somebody_reads
 )
 @json_option
 def keep(
-    run: Path, count: int, policy: str, suspects: int, horizon: float, pin: tuple[str, ...],
-    unpin: tuple[str, ...], applied: bool, as_json: bool,
+    run: Path, count: int, weights: int | None, policy: str, suspects: int, horizon: float,
+    pin: tuple[str, ...], unpin: tuple[str, ...], applied: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Say which checkpoints of RUN are kept, and delete the others.
 
@@ -49,21 +54,25 @@ def keep(
     Examples:
       sdc-guard keep runs/pretrain --count 12
       sdc-guard keep runs/pretrain --count 12 --apply
+      sdc-guard keep runs/pretrain --count 12 --weights 24 --apply
       sdc-guard keep runs/pretrain --pin 50000
     """
     from dataclasses import replace
 
-    from ..archive.retention.delete import delete_leftovers, delete_planned
+    from ..archive.retention.delete import delete_planned
     from ..archive.retention.inventory import Inventory
     from ..archive.retention.pins import change_pins
-    from ..archive.retention.plan import Plan, Rule, plan
+    from ..archive.retention.plan import Plan, plan
+    from ..archive.retention.rule import Rule
     from ..archive.retention.stored import Stored
+    from ..archive.retention.thin import Thin, thin_planned
     from ..archive.retention.wording import as_object, summary, table
+    from ..archive.save import delete_abandoned
 
     inventory = Inventory(run)
     if pin or unpin:
         change_pins(inventory.archive, pin, unpin)
-    rule = Rule(count, policy, suspects, horizon)
+    rule = Rule(count, policy, suspects, horizon, weights=weights)
 
     def look() -> Plan:
         now = time.time()
@@ -72,18 +81,27 @@ def keep(
     planned = look()
     rule = replace(rule, spacing=planned.spacing)  # as long as this takes
     gone: list[Stored] = []
+    thinned: list[Thin] = []
     left = planned
     if applied:
-        delete_leftovers(inventory.archive)
+        delete_abandoned(inventory.archive, time.time())
+        thin_planned(inventory.archive, planned, look, thinned.append)
         left = delete_planned(inventory.archive, planned, look, gone.append)
     with while_somebody_reads():
         if as_json:
             names = [one.name for one in gone]
             content = as_object(planned) | {"applied": applied, "deleted": names}
+            content["thinned"] = [one.as_dict() for one in thinned]
             click.echo(json_text("sdc-guard.keep", **content))
             return
         for line in table(planned):
             click.echo(line)
-        freed = sum(one.bytes for one in gone)
-        for line in summary(left, deleted=len(gone) if applied else None, freed=freed):
+        for one in thinned:
+            if one.why:
+                click.echo(f"{one.stored.name} stays whole: {one.why}")
+        freed = sum(one.bytes for one in gone) + sum(one.freed for one in thinned)
+        thin = sum(one.copy is not None for one in thinned)
+        for line in summary(
+            left, deleted=len(gone) if applied else None, freed=freed, thinned=thin
+        ):
             click.echo(line)

@@ -37,6 +37,7 @@ MODULES = (
     "peers",
     "saves",
     "archive",
+    "seals",
 )
 PATIENCE = 100.0  # seconds without a scenario that ends: a hang, and not a loaded machine
 

@@ -348,11 +348,12 @@ def test_shards_of_this_rank_prove_nothing_and_accuse_nothing(
     known = guarded(training.guard.seal(file, 1, wait=True))
     assert known.status == "untested"
     assert any("tensors are one rank's shards, and not compared" in x for x in known.reasons)
-    assert {layer for _, layer in known.tensors.values()} == {"2.bias"}
+    # step counters are the same on every rank
+    assert {layer for kind, layer in known.tensors.values() if kind != "step"} == {"2.bias"}
     monkeypatch.setattr("sdc_guard.seals._is_part", lambda *_: True)
     known = guarded(training.guard.seal(file, 1, wait=True))
     assert known.status == "untested"
-    assert known.tensors == {}
+    assert {kind for kind, _ in known.tensors.values()} <= {"step"}
 
 
 @pytest.mark.parametrize(("late_files", "status"), [(1, "clean"), (99, "suspect")])

@@ -65,7 +65,7 @@ def test_one_file_is_written_in_the_first_version(tmp_path: Path) -> None:
 
 def test_a_newer_version_is_refused_in_one_line(tmp_path: Path) -> None:
     of_several().write(tmp_path)
-    content = json.loads((tmp_path / FILE).read_text()) | {"schema": "sdc-guard/manifest/3"}
+    content = json.loads((tmp_path / FILE).read_text()) | {"schema": "sdc-guard/manifest/4"}
     (tmp_path / FILE).write_text(json.dumps(without_checksum(content)))
     with pytest.raises(CheckpointUnreadable, match="written by a newer version of SDC Guard; upda"):
         Manifest.read(tmp_path)

@@ -20,12 +20,6 @@ SUFFIX: Final = ".deleted"
 SEAL: Final = ".sdc-seal.json"  # that `sdc-bisect seal` may have written beside a checkpoint
 
 
-def delete_leftovers(archive: Path) -> None:
-    """Remove what a killed process had renamed to be deleted."""
-    for path in archive.glob(f".step=*{SUFFIX}"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def delete_planned(
     archive: Path, planned: Plan, again: Callable[[], Plan], tell: Callable[[Stored], None]
 ) -> Plan:
@@ -57,13 +51,13 @@ def delete_planned(
                 return now
             wanted.remove(due[0])
             stored = next(row.stored for row in now.rows if row.stored.name == due[0])
-            hidden = _renamed(archive, stored)
+            hidden = renamed(archive, stored)
         if hidden is not None:
             shutil.rmtree(hidden, ignore_errors=True)  # what stays is removed another time
             tell(stored)
 
 
-def _renamed(archive: Path, stored: Stored) -> Path | None:
+def renamed(archive: Path, stored: Stored) -> Path | None:
     """Take a checkpoint's name away; None if it is another one by now."""
     folder = archive / stored.name
     with contextlib.suppress(CheckpointUnreadable, FileNotFoundError):

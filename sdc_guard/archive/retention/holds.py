@@ -87,4 +87,5 @@ def _of_incidents(
     before = [one.trace_step for one in good if one.trace_step < opened]
     first = max(before, default=min((one.trace_step for one in stored), default=0))
     why = f"the incident of step {opened} is open"
-    return {one.name: why for one in stored if not one.good or one.trace_step >= first}
+    evidence = [one for one in stored if not (one.good or one.copy) or one.trace_step >= first]
+    return {one.name: why for one in evidence}

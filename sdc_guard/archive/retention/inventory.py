@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,8 @@ from ...store.lineage import lineage
 from ...store.run_file import Attempt, RunFile
 from .. import convictions
 from ..confirmations import Confirmation, read_confirmations, settled
-from ..manifest import FILE, SHARDED, Manifest
+from ..folders import NAME
+from ..manifest import FILE, SHARDED, WEIGHTS, Manifest
 from ..save import LATEST
 from .pins import read_pins
 from .searches import open_searches
@@ -23,7 +23,6 @@ from .stored import Archive, Stored
 from .trace_incidents import open_incidents
 
 SESSIONS: Final = "SDC_BISECT_SESSION"  # where searches may be that lie elsewhere
-_FOLDER: Final = re.compile(r"step=(\d+)(-a\d+(\.\d+)?)?")
 
 
 class Inventory:
@@ -63,7 +62,7 @@ class Inventory:
         stored = tuple(
             self._stored(folder, attempts, spans, known)
             for folder in sorted(self.archive.iterdir())
-            if _FOLDER.fullmatch(folder.name) and (folder.is_dir() or folder.is_symlink())
+            if NAME.fullmatch(folder.name) and (folder.is_dir() or folder.is_symlink())
         )
         archive = Archive(stored, latest=self._latest())
         try:
@@ -92,7 +91,7 @@ class Inventory:
         spans: Sequence[tuple[int, int, int]],
         known: Sequence[convictions.Conviction],
     ) -> Stored:
-        named = _FOLDER.fullmatch(folder.name)
+        named = NAME.fullmatch(folder.name)
         step = int(named[1]) if named else 0
         try:
             identity = identity_of(folder)
@@ -116,6 +115,8 @@ class Inventory:
             manifest.status,
             doubted=bool(convictions.doubts(folder, manifest, known, attempts)),
             superseded=bool(spans) and not counts,
+            copy=manifest.format == WEIGHTS,
+            has_weights=any(one.kind == "param" for one in manifest.tensors.values()),
             identity=identity,
         )
 

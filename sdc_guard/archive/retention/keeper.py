@@ -25,10 +25,13 @@ class Keeper:
     Args:
         run: the run's folder.
         count: checkpoints to keep.
+        weights: how many more as copies of their weights alone; None for none.
     """
 
-    def __init__(self, run: Path, count: int) -> None:
-        self._run, self._count = run, count
+    def __init__(self, run: Path, count: int, weights: int | None = None) -> None:
+        self._run = run
+        self._asked = ["--count", str(count)]
+        self._asked += [] if weights is None else ["--weights", str(weights)]
         self._process: subprocess.Popen[bytes] | None = None
         self._told = False
 
@@ -42,7 +45,7 @@ class Keeper:
             if self._process.poll() is None:
                 return
             self._tell_if_failed(self._process.returncode)
-        command = ["keep", str(self._run), "--count", str(self._count), "--apply", "--json"]
+        command = ["keep", str(self._run), *self._asked, "--apply", "--json"]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sdc_guard.cli", *command],
             stdin=subprocess.DEVNULL,

@@ -8,6 +8,7 @@ from typing import Final
 
 from ...errors import ArchiveIncomplete, UsageError
 from ...store.atomic import publish_text
+from ..folders import WEIGHTS, WHOLE, all_folders
 from .lock import alone
 
 FILE: Final = "pins.json"
@@ -59,7 +60,7 @@ def change_pins(archive: Path, add: tuple[str, ...], remove: tuple[str, ...]) ->
     """
     with alone(archive):
         pins = read_pins(archive)
-        there = [path.name for path in archive.glob("step=*") if path.is_dir()]
+        there = [path.name for path in all_folders(archive) if path.is_dir()]
         for text in add:
             found = _matching(text, there)
             if not found:
@@ -85,5 +86,5 @@ def _matching(text: str, names: frozenset[str] | list[str]) -> frozenset[str]:
         return frozenset({text})
     if not text.isdecimal():
         return frozenset()
-    step = f"step={int(text):06d}"
-    return frozenset(name for name in names if name == step or name.startswith(f"{step}-"))
+    steps = [f"{kind}{int(text):06d}" for kind in (WHOLE, WEIGHTS)]
+    return frozenset(name for name in names if name.partition("-")[0] in steps)

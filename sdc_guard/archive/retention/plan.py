@@ -2,52 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
-from .holds import GRACE, ends, holds, in_order
-from .latency import HORIZON, Floats, LogUniform, excess
-from .moments import Moments, interval_of
-from .names import DEFAULT
+from .grouped import by_step, moments_of
+from .holds import ends, holds, in_order
+from .latency import LogUniform, excess
 from .policies import POLICIES
+from .rule import Rule
 from .stored import Archive, Stored
+from .thinned import thinning
 
-SUSPECTS: Final = 2
 _ASIDE: Final = "one of the newest set aside"
-_DAY: Final = 86400.0
-_LEAST: Final = 60.0 / _DAY  # days between two saves; saves are rarer wherever latency matters
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What the user asks for.
-
-    Attributes:
-        count: clean checkpoints that are kept beside those that are held.
-        policy: which of them, by name.
-        suspects: how many of the others are kept, the newest ones.
-        horizon: days.
-        grace: seconds in which what is untested stays.
-        spacing: days and steps between two saves; None for what the newest ones show.
-    """
-
-    count: int
-    policy: str = DEFAULT
-    suspects: int = SUSPECTS
-    horizon: float = HORIZON
-    grace: float = GRACE
-    spacing: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """One checkpoint, and why it stays; None if it goes."""
+    """One checkpoint, and why it stays; None if it goes.
+
+    Attributes:
+        thins: whether a copy of its weights stays in its place, by the policy.
+    """
 
     stored: Stored
     stays: str | None
+    thins: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +37,8 @@ class Plan:
         rows: all checkpoints, oldest first.
         goes: names of those that go, in the order in which they are to go: after each of them
             the plan of what is left is the rest of this one.
+        thins: names of those of which a copy of the weights is to stay, likewise in order; they are
+            none of `goes`.
         spacing: days and steps between two saves, as they were taken.
         excess: days that one goes back too far on average with what stays; 0 without any.
         uncovered: the probability of a latency that nothing which stays is old enough for.
@@ -68,11 +49,12 @@ class Plan:
     spacing: tuple[float, float]
     excess: float
     uncovered: float
+    thins: tuple[str, ...] = ()
 
     @property
     def freed(self) -> int:
         """Bytes of what goes."""
-        return sum(row.stored.bytes for row in self.rows if row.stays is None)
+        return sum(row.stored.bytes for row in self.rows if row.stays is None and not row.thins)
 
 
 def plan(archive: Archive, rule: Rule, now: float) -> Plan:
@@ -88,54 +70,37 @@ def plan(archive: Archive, rule: Rule, now: float) -> Plan:
     """
     held, protected = holds(archive, now, rule.grace), ends(archive)
     stored = in_order(archive.stored)
-    groups = _by_step([one for one in stored if one.good])
-    moments, spacing = _moments(groups, rule, held)
+    groups = by_step([one for one in stored if one.good])
+    moments, spacing = moments_of(groups, rule, held)
     goes = [
         one.name
         for place in POLICIES[rule.policy](moments)
         for one in groups[place]
         if not any(also.name in protected for also in groups[place])
     ]
-    aside = [one.name for one in stored if not one.good and one.name not in held]
+    thinned = thinning(stored, goes, held, replace(rule, spacing=spacing))
+    goes = [name for name in dict.fromkeys((*thinned.goes, *goes)) if name not in thinned.thins]
+    aside = [one.name for one in stored if _is_aside(one, rule) and one.name not in held]
     spared = {*aside[max(0, len(aside) - rule.suspects) :], *protected}
     goes += [name for name in aside if name not in spared]
-    gone, reasons = set(goes), {**dict.fromkeys(aside, _ASIDE), **protected, **held}
+    gone, reasons = {*goes, *thinned.thins}, {**dict.fromkeys(aside, _ASIDE), **protected, **held}
     rows = tuple(
-        Row(one, None if one.name in gone else reasons.get(one.name, rule.policy)) for one in stored
-    )
+        Row(one, None if one.name in gone else reasons.get(one.name, _by(rule, one)),
+            one.name in thinned.thins)
+        for one in stored
+    )  # fmt: skip
     left = [place for place, group in enumerate(groups) if group[0].name not in gone]
     latency = LogUniform.between(spacing[0], rule.horizon)
-    return Plan(rows, tuple(goes), spacing, *excess(moments.ages[left][::-1], latency))
+    excess_days, uncovered = excess(moments.ages[left][::-1], latency)
+    return Plan(rows, tuple(goes), spacing, excess_days, uncovered, thinned.thins)
 
 
-def _moments(
-    groups: list[list[Stored]], rule: Rule, held: Mapping[str, str]
-) -> tuple[Moments, tuple[float, float]]:
-    """What the policy is asked about, and the days and steps between two saves."""
-    at = _days(groups)
-    interval, stride = spacing = rule.spacing or _spacing(at, groups)
-    at_held = frozenset(
-        place for place, group in enumerate(groups) if any(one.name in held for one in group)
-    )
-    numbers = tuple(round(group[0].step / stride) for group in groups)
-    return Moments(at, rule.count, interval, at_held, rule.horizon, numbers), spacing
+def _is_aside(one: Stored, rule: Rule) -> bool:
+    """Whether it is none that the policy keeps; copies are left alone where nobody asks for any."""
+    return not one.good and (not one.copy or (rule.weights is not None and not one.sound))
 
 
-def _by_step(good: list[Stored]) -> list[list[Stored]]:
-    groups: dict[tuple[int, int], list[Stored]] = {}
-    for one in good:
-        groups.setdefault((one.step, one.attempt), []).append(one)
-    return list(groups.values())
-
-
-def _days(groups: list[list[Stored]]) -> Floats:
-    """When each was saved; a clock that was put back does not turn their order round."""
-    created = np.array([group[0].created for group in groups], dtype=np.float64)
-    days: Floats = np.maximum.accumulate(created) / _DAY if len(created) else created
-    return days
-
-
-def _spacing(at: Floats, groups: list[list[Stored]]) -> tuple[float, float]:
-    """Between two saves, in days and in steps; which are counted exactly, as days are not."""
-    steps = np.array([group[0].step for group in groups], dtype=np.float64)
-    return interval_of(at, _LEAST), interval_of(steps, 1.0)
+def _by(rule: Rule, one: Stored) -> str:
+    if not one.copy:
+        return rule.policy
+    return "weights alone" if rule.weights is None else f"weights alone, {rule.policy}"

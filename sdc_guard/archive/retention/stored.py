@@ -23,6 +23,8 @@ class Stored:
         doubted: whether something was proven against it since.
         superseded: whether a later attempt began again before it.
         unknown: why it is not understood; "" if it is.
+        copy: whether it is a copy of the weights alone.
+        has_weights: whether tensors of it are known to be parameters, so that a copy can be made.
         identity: inode, size and time of modification of its manifest.
     """
 
@@ -36,13 +38,20 @@ class Stored:
     doubted: bool = False
     superseded: bool = False
     unknown: str = ""
+    copy: bool = False
+    has_weights: bool = False
     identity: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def good(self) -> bool:
-        """Whether the run may go back to it: understood, clean, not doubted, not superseded."""
-        sound = self.status == "clean" and not self.doubted
-        return sound and not self.superseded and not self.unknown
+        """Whether the run may go back to it: sound, and whole."""
+        return self.sound and not self.copy
+
+    @property
+    def sound(self) -> bool:
+        """Whether what there is of it is right: understood, clean, not doubted, not superseded."""
+        clean = self.status == "clean" and not self.doubted
+        return clean and not self.superseded and not self.unknown
 
     @property
     def judged(self) -> str:

@@ -14,22 +14,28 @@ def table(plan: Plan) -> Iterator[str]:
     for row in plan.rows:
         one = row.stored
         what = f"kept    {row.stays}" if row.stays is not None else "delete"
+        what = "thin    to its weights" if row.thins else what
         yield f"{one.name:<{wide}}  {one.judged:<10}  {in_bytes(one.bytes):>9}  {what}"
 
 
-def summary(plan: Plan, *, deleted: int | None = None, freed: int = 0) -> Iterator[str]:
+def summary(
+    plan: Plan, *, deleted: int | None = None, freed: int = 0, thinned: int = 0
+) -> Iterator[str]:
     """What comes of it.
 
     Args:
         plan: that was made; after deleting that of what is left.
         deleted, freed: checkpoints and bytes; None and 0 for a dry run.
+        thinned: checkpoints of which a copy of the weights is left.
     """
     kept = sum(row.stays is not None for row in plan.rows)
     if deleted is not None:
-        yield f"{deleted} deleted, {in_bytes(freed)} freed; {kept} kept"
-    elif plan.goes:
+        thin = f"{thinned} thinned to their weights, " if thinned else ""
+        yield f"{deleted} deleted, {thin}{in_bytes(freed)} freed; {kept} kept"
+    elif plan.goes or plan.thins:
         freeing = in_bytes(plan.freed)
-        yield f"{kept} kept, {len(plan.goes)} to delete, {freeing}: --apply deletes them"
+        thin = f"{len(plan.thins)} to thin to their weights, " if plan.thins else ""
+        yield f"{kept} kept, {thin}{len(plan.goes)} to delete, {freeing}: --apply deletes them"
     else:
         yield f"{kept} kept, nothing to delete"
     if plan.uncovered < 1:
@@ -44,6 +50,7 @@ def as_object(plan: Plan) -> dict[str, Any]:
     return {
         "checkpoints": [_row(row) for row in plan.rows],
         "to_delete": list(plan.goes),
+        "to_thin": list(plan.thins),
         "bytes": plan.freed,
         "excess_days": plan.excess,
         "uncovered": plan.uncovered,
@@ -59,6 +66,8 @@ def _row(row: Row) -> dict[str, Any]:
         "status": one.judged,
         "bytes": one.bytes,
         "kept": row.stays is not None,
+        "whole": not one.copy,
+        "thins": row.thins,
         "why": row.stays,
     }
 

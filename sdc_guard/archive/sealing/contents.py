@@ -30,6 +30,8 @@ from ..safetensors_header import Entry, read_header
 from ..torch_damage import LEGACY, head_of
 from ..torch_records import STRUCTURE, TorchRecords, torch_records, torch_structure
 from .files import files_of
+from .hf_boxes import NAME as BOXES
+from .hf_boxes import boxed
 
 HF_PART: Final = re.compile(
     r"(optimizer|scheduler|scaler)\.pt|(optimizer)\.bin|(rng_state(?:_\d+)?)\.pth"
@@ -99,6 +101,11 @@ def contents_of(path: Path) -> Contents:
     shards = sorted(name for name in names if _SHARD.fullmatch(name))
     if shards:
         return _joined("safetensors-sharded", [("", path / name) for name in shards])
+    boxes = [name for name in names if BOXES.fullmatch(name)]
+    if boxes:
+        found, unread = boxed(path, boxes, torch_form, _read_entry)
+        held = {name: Held(one.dtype, one.shape, one.read) for name, one in found.items()}
+        return Contents("dcp-hf", held, unread)
     parts = [
         (f"{file.relative_to(path).with_suffix('').as_posix()}/", file)
         for file in files.values()
@@ -207,6 +214,10 @@ def _sound(records: TorchRecords, record: str) -> bool | None:
 def _entry(file: Path, start: int, entry: Entry) -> Held:
     dtype, shape = torch_form(entry)
     return Held(dtype, shape, partial(_mapped, file, start, entry, dtype, shape))
+
+
+def _read_entry(file: Path, start: int, entry: Entry) -> torch.Tensor:
+    return _mapped(file, start, entry, *torch_form(entry))
 
 
 def _mapped(

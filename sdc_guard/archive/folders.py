@@ -1,0 +1,32 @@
+"""Names of an archive's folders: whole checkpoints, and copies of their weights alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+WHOLE: Final = "step="
+WEIGHTS: Final = "weights="  # a name of its own: whoever looks for checkpoints does not resume it
+WEIGHTS_FILE: Final = "weights.pt"
+NAME: Final = re.compile(r"(?:step|weights)=(\d+)(-a\d+(\.\d+)?)?")
+
+
+def is_copy(folder: Path) -> bool:
+    """Whether a folder has the name of a copy of weights."""
+    return folder.name.startswith(WEIGHTS)
+
+
+def all_folders(archive: Path) -> list[Path]:
+    """What has the name of a checkpoint or of a copy of weights, in order of the names."""
+    return sorted((*archive.glob(f"{WHOLE}*"), *archive.glob(f"{WEIGHTS}*")))
+
+
+def free_copy_name(archive: Path, step: int, attempt: int) -> Path:
+    """weights=000100, or weights=000100-a2 where another attempt's has that name."""
+    folder = archive / f"{WEIGHTS}{step:06d}"
+    copies = 0
+    while folder.exists():
+        folder = archive / f"{WEIGHTS}{step:06d}-a{attempt}{f'.{copies}' if copies else ''}"
+        copies += 1
+    return folder

@@ -1,0 +1,1 @@
+"""Copies of old checkpoints that hold their weights alone."""
