@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import archive_bytes as made
 import pytest
 import torch
-from archive_bytes import AS_EVER, Training
+from archive_bytes import AS_EVER, Archive, Training
 from in_process import Answer, bisect
 from safetensors.torch import save_file
 
 from sdc_guard import load_checkpoint
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Archive]:
+    """A training's files in two formats."""
+    return {name: made.sealed(tmp_path_factory.mktemp(name), name) for name in ("dcp", "trainer")}
 
 
 def row(answer: Answer, step: int) -> dict[str, Any]:
@@ -59,9 +66,11 @@ def test_a06_a_checkpoint_that_is_not_there_makes_the_answer_a_range(tmp_path: P
     assert (found["last_clean"], found["first_corrupt"]) == (4, 8)
 
 
-def test_a07_a_sealed_folder_without_its_trainer_state(tmp_path: Path) -> None:
-    one = made.sealed(tmp_path, "trainer")
-    (tmp_path / "saved/checkpoint-5/trainer_state.json").unlink()
+def test_a07_a_sealed_folder_without_its_trainer_state(
+    sealed: Mapping[str, Archive], tmp_path: Path
+) -> None:
+    one = sealed["trainer"].copied(tmp_path / "one")
+    (one.root / "saved/checkpoint-5/trainer_state.json").unlink()
     found = row(bisect("scan", one.root / "run", "--json"), 5)
     assert found["status"] == "corrupt"
     assert found["damaged"]["trainer_state.json"].startswith("missing, and it was there when")
@@ -84,12 +93,14 @@ def test_a12_a13_a_sealed_dcp_directory_without_a_part(tmp_path: Path, name: str
     assert {row(answer, step)["status"] for step in (3, 7)} == {"clean"}
 
 
-def test_a15_a_sealed_folder_of_another_number_than_it_holds(tmp_path: Path) -> None:
-    made.sealed(tmp_path, "trainer")
-    place = tmp_path / "saved/checkpoint-5"
-    place.rename(tmp_path / "saved/checkpoint-6")
-    Path(f"{place}{made.SEAL}").rename(tmp_path / f"saved/checkpoint-6{made.SEAL}")
-    answer = bisect("scan", tmp_path / "saved", "--json")
+def test_a15_a_sealed_folder_of_another_number_than_it_holds(
+    sealed: Mapping[str, Archive], tmp_path: Path
+) -> None:
+    saved = sealed["trainer"].copied(tmp_path / "one").root / "saved"
+    place = saved / "checkpoint-5"
+    place.rename(saved / "checkpoint-6")
+    Path(f"{place}{made.SEAL}").rename(saved / f"checkpoint-6{made.SEAL}")
+    answer = bisect("scan", saved, "--json")
     assert answer.code in (0, 1)
     found = row(answer, 5)  # by what is in it
     assert "checkpoint-6" in json.dumps(found)
