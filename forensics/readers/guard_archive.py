@@ -49,7 +49,7 @@ def find(path: Path) -> list[Checkpoint]:
     if path.is_file() and (path.parent / FILE).is_file():
         path = path.parent
     if (path / FILE).is_file():
-        named = _FOLDER.fullmatch(path.name)
+        named = NAME.fullmatch(path.name)
         step = (as_step(named[1]) if named else None) or 0
         return doubted(path.parent, [_describe(path, step, read_confirmations(path.parent))])
     if not path.is_dir():

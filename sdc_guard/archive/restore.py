@@ -243,9 +243,15 @@ def _newest_clean(folder: Path) -> Path:
     for item in found[found.index(chosen) + 1 :]:
         _log.warning("SDC Guard: passed over step %d, %s", item.manifest.step, _why(item, live))
     for name, why in _unread(archive).items():
-        if name > chosen.folder.name:
+        if _named_step(name) >= _named_step(chosen.folder.name):
             _log.warning("SDC Guard: passed over %s, %s", name, why)
     return chosen.folder
+
+
+def _named_step(name: str) -> int:
+    """The step in the name of a checkpoint's folder; 0 where there is none."""
+    digits = name.removeprefix("step=").partition("-")[0]
+    return int(digits) if digits.isdecimal() and len(digits) < 19 else 0
 
 
 def _unread(archive: Path) -> dict[str, str]:

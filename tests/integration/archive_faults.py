@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ RENAMED, LATEST = "renamed", "latest"
 PHASES = (STAGE, MEET, PLAN, WRITE, HALF, READ, ACK)
 OF_RANK_0 = (ASSIGN, METADATA, MANIFEST, RENAME, RENAMED, LATEST)
 KILL, STALL = "kill", "stall"
+APART = "apart"  # this rank labels its part with another step; at the meeting alone
 FAULTS = (KILL, STALL, "ENOSPC", "EIO", "EROFS")
 SOUND, FAULTY, AFTER = 0, 1, 2  # steps that are saved
 SIZE = 512
@@ -89,6 +90,13 @@ def armed(case: Case) -> Any:
 
         return wrapped
 
+    def apart(function: Callable[..., Any]) -> Any:
+        def wrapped(meeting: Any, arrival: Any, patience: float) -> Any:
+            (FOLDER / f"{case.name}.happened").touch()
+            return function(meeting, replace(arrival, step=arrival.step - 1), patience)
+
+        return wrapped
+
     def half(folder: Path, rank: int, *_: Any) -> Any:
         (folder / f"__{rank}_0.distcp").write_bytes(b"PK\3\4 cut off")
         happens(case)
@@ -98,7 +106,7 @@ def armed(case: Case) -> Any:
 
     places: dict[str, tuple[Any, str, Any]] = {
         STAGE: (staging.Stager, "stage", after),
-        MEET: (meeting.Meeting, "agree", before),
+        MEET: (meeting.Meeting, "agree", apart if case.fault == APART else before),
         PLAN: (ack.Ack, "publish", lambda f: before(f, named("plan"))),
         ASSIGN: (protocol, "publish_writes", before),
         WRITE: (protocol, "write_pieces", before),

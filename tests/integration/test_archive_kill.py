@@ -16,7 +16,7 @@ from typing import Any
 
 import preloaded
 import pytest
-from archive_faults import AFTER, FAULTS, FAULTY, KILL, MEET, OF_RANK_0, PHASES, STALL, Case
+from archive_faults import AFTER, APART, FAULTS, FAULTY, KILL, MEET, OF_RANK_0, PHASES, STALL, Case
 
 from sdc_guard import RunReader, load_checkpoint
 from sdc_guard.archive.manifest import Manifest
@@ -38,7 +38,7 @@ def cases(seed: int, count: int, worlds: tuple[int, ...]) -> list[Case]:
         # no disk is needed to meet the other ranks
         fault = KILL
         if number >= len(phases) or (number % 2 and rank is None):
-            fault = choose.choice(FAULTS if phase != MEET else (STALL,))
+            fault = choose.choice(FAULTS if phase != MEET else (STALL, APART))
         victim = len(found) // 2 % world if rank is None else rank
         found.append(Case(number, world, victim, phase, fault))
     return found

@@ -374,6 +374,7 @@ def test_tensors_of_another_device_come_back_to_the_cpu(tmp_path: Path) -> None:
         assert b"cpu" in archive.read("state/data.pkl")
     path.write_bytes(rewritten(path, b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0"))
     manifest = json.loads((folder / FILE).read_text())
+    del manifest["own_xxh3"]
     manifest["bytes"], manifest["xxh3"] = path.stat().st_size, checksum(path)
     (folder / FILE).write_text(json.dumps(manifest))
     assert content != path.read_bytes()
@@ -396,6 +397,7 @@ def test_a_byte_that_is_in_no_tensor_is_seen(tmp_path: Path) -> None:
         load_checkpoint(folder)
     manifest = json.loads((folder / FILE).read_text())
     assert len(manifest.pop("xxh3")) == 32
+    del manifest["own_xxh3"]
     (folder / FILE).write_text(json.dumps(manifest))  # as before there was one
     assert same(load_checkpoint(folder), payload)
 
