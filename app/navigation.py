@@ -12,7 +12,7 @@ _VIEWS: Final = Path(__file__).parent / "views"
 
 # what an address may say: the run, and what of it is looked at
 RUN_KEY: Final = "run"
-ABOUT_A_RUN: Final = ("incident", "step", "layer", "rank", "attempt")
+ABOUT_A_RUN: Final = ("incident", "step", "layer", "rank", "attempt", "session")
 EMPTY_AT_FIRST: Final = ("step", "layer")  # widgets with these keys begin without a value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -11,7 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from sdc_guard.errors import SdcGuardError
+
 from .journal import Session
+from .sessions.process import working_on
 
 _BEGUN: Final = "verify"
 _PATIENCE: Final = 10.0  # seconds that a replay whose verify was killed may take to end
@@ -42,17 +46,26 @@ def session_for(
             tell(f"session {session.folder.name} is being replayed by another process")
             continue
         tell(f"going on with session {session.folder.name}, which was interrupted")
-        with os.fdopen(lock):
+        with os.fdopen(lock), _told(session):
             yield session
         return
     session = Session.under(parent)
     lock = _locked(session, 0)
     session.note(_BEGUN, inputs=inputs)
-    if lock is None:
-        yield session  # a file system without locks
-        return
-    with os.fdopen(lock):
-        yield session
+    with contextlib.nullcontext() if lock is None else os.fdopen(lock), _told(session):
+        yield session  # without a lock on a file system that has none
+
+
+@contextmanager
+def _told(session: Session) -> Iterator[None]:
+    """Say who replays, and keep why that ended without an answer."""
+    with working_on(session.folder):
+        try:
+            yield
+        except (SdcGuardError, KeyboardInterrupt) as error:
+            with contextlib.suppress(OSError):
+                session.stopped(error.what if isinstance(error, SdcGuardError) else "interrupted")
+            raise
 
 
 def _newest_first(parent: Path) -> list[Session]:

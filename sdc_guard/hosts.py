@@ -1,4 +1,4 @@
-"""Where the dashboard's server may listen, and where its token is kept."""
+"""Where the dashboard's server may listen, and where its token and its judge are kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ipaddress
 from typing import Final
 
 TOKEN_VARIABLE: Final = "SDC_GUARD_TOKEN"  # of the environment
+JUDGE_VARIABLE: Final = "SDC_GUARD_JUDGE"  # likewise: a command that pages may search by
 
 
 def is_loopback(host: str) -> bool:

@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from sdc_guard.commands.group import json_option, json_text, say
-from sdc_guard.errors import EXIT_USAGE, ArchiveIncomplete, RunNotFound, UsageError
-from sdc_guard.lake.location import is_lake
+from sdc_guard.errors import EXIT_USAGE, UsageError
 
-from ..locations import location, only_local
 from .answering import progress
 from .opening import opened
 from .session_place import session_option
 
 if TYPE_CHECKING:
-    from ..checkpoint import Checkpoint
-    from ..reporting.facts import Report, Told
+    from ..reporting.facts import Report
 
 _STDOUT: Final = Path("-")
 _FORMATS: Final = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json"}
@@ -55,12 +52,14 @@ def report_command(
       sdc-bisect report archive --format json
       sdc-bisect report --session ~/searches/archive -o report.html
     """
+    from ..reporting.at_place import written
+
     output = None if output == _STDOUT else output
     chosen = "json" if as_json else form or _of_suffix(output)
     click.get_current_context().meta["json"] = as_json or chosen == "json"
     if as_json and form not in (None, "json"):
         raise UsageError(f"--json and --format {form} contradict each other")
-    text = _written(_gathered(place, named), chosen)
+    text = written(_gathered(place, named), chosen)
     trouble = None if output is None else _write(output, text)
     if trouble is not None and chosen == "json":  # one object, with the report and the error
         text = json_text(None, **json.loads(text), error=trouble.as_dict())
@@ -70,22 +69,6 @@ def report_command(
     if trouble is not None:
         say(f"sdc-bisect: {trouble}", err=True)
         sys.exit(EXIT_USAGE)
-
-
-def _written(report: Report, form: str) -> str:
-    if form == "html":
-        from ..reporting.page import page
-
-        text = page(report)
-    elif form == "json":
-        from ..reporting.as_json import as_json
-
-        text = as_json(report)
-    else:
-        from ..reporting.markdown import markdown
-
-        text = markdown(report)
-    return text if text.endswith("\n") else text + "\n"
 
 
 def _of_suffix(output: Path | None) -> str:
@@ -117,31 +100,9 @@ def _write(output: Path, text: str) -> UsageError | None:
 
 
 def _gathered(given: str | None, named: Path | None) -> Report:
-    from ..reporting.gather import report_of_archive, report_of_run
-    from ..sessions.home import is_guarded
+    from ..reporting.at_place import report_at
 
-    place = given or _archive_of(named)
-    now = time.time()
-    if is_lake(place):
-        with opened(place, None) as reader:
-            return report_of_run(reader, place, (), (), now)
-    path = location(place)
-    only_local(path, "a report is not written of what is", "copy the run or the archive")
-    if not is_guarded(path) and (found := _checkpoints(path)):
-        return report_of_archive(place, found, _sessions(path, named, None), now)
-    with opened(place, None) as reader:
-        told = _sessions(path, named, len(reader.run_file.attempts))
-        return report_of_run(reader, place, _checkpoints(path), told, now)
-
-
-def _checkpoints(path: Path) -> list[Checkpoint]:
-    """Those that are there; a run need not have any."""
-    from ..index import index
-
-    try:
-        return index(path)
-    except (ArchiveIncomplete, RunNotFound):
-        return []
+    return report_at(given or _archive_of(named), named, time.time(), opened)
 
 
 def _archive_of(named: Path | None) -> str:
@@ -156,25 +117,3 @@ def _archive_of(named: Path | None) -> str:
             "no session there says whose it is", where=str(named), next_step="give PATH, too"
         )
     return str(archive)
-
-
-def _sessions(path: Path, named: Path | None, attempts: int | None) -> tuple[Told, ...]:
-    """The sessions of what lies at `path`, or those in the folder that is named.
-
-    Raises:
-        UsageError: the newest there is of something else.
-    """
-    from ..journal import FILE, Session
-    from ..reporting.sessions_told import named_archive, sessions_in, told
-    from ..sessions.home import Home
-
-    archive = None if named is None else named_archive(named)
-    if archive is not None and archive != path.absolute():
-        raise UsageError(
-            f"the session there is of {archive}",
-            where=str(named),
-            next_step="give that one, or another --session DIR",
-        )
-    if named is not None and (named / FILE).is_file():
-        return (told(Session(named), attempts=attempts),)
-    return sessions_in(Home.of(path, named), attempts)

@@ -39,7 +39,11 @@ class Owner:
     @classmethod
     def this(cls) -> Owner:
         """This process."""
-        pid = os.getpid()
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int) -> Owner:
+        """A process of this machine."""
         return cls(pid, socket.gethostname(), _started(pid), time.time())
 
     @property
@@ -49,10 +53,12 @@ class Owner:
             return False
         try:
             os.kill(self.pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):
             return True
         except OSError:  # another user's
             pass
+        if _stat(self.pid)[:1] == ["Z"]:  # ended, and whoever started it did not ask how
+            return True
         started = _started(self.pid)
         return bool(self.started and started and self.started != started)
 
@@ -126,8 +132,14 @@ def _held(path: Path, owner: Owner | None) -> UsageError:
 
 def _started(pid: int) -> str:
     """Field 22 of /proc/PID/stat (proc(5)), in clock ticks since boot; "" elsewhere."""
+    found = _stat(pid)
+    return found[19] if len(found) > 19 else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on, which is the state; none elsewhere."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
-    return text.rpartition(")")[2].split()[19]  # the name before may hold blanks
+        return []
+    return text.rpartition(")")[2].split()  # the name before may hold blanks

@@ -22,6 +22,7 @@ from ..search.asked import Asked
 from .home import Home
 from .live import Live, begin, go_on, read
 from .lock import locked
+from .process import working_on
 from .standing import Standing, counted, standing
 from .state import State
 
@@ -72,6 +73,7 @@ class Search:
             if live is None:
                 yield None, new
                 return
+            stack.enter_context(working_on(live.folder))
             live.by = self.judge[0]
             live.look_again(self.candidates)
             try:

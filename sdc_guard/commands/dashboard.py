@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from ..errors import UsageError
-from ..hosts import TOKEN_VARIABLE, is_loopback, is_wildcard
+from ..hosts import JUDGE_VARIABLE, TOKEN_VARIABLE, is_loopback, is_wildcard
 from .group import say
 
 _SHORTEST: Final = 16  # characters of a token
@@ -41,6 +41,11 @@ _LARGEST: Final = 4_096  # bytes of a token's file
     "--origin", "origins", multiple=True, metavar="NAME",
     help="Name by which browsers reach it, of a proxy say; may be given again.",
 )  # fmt: skip
+@click.option(
+    "--judge", metavar="COMMAND",
+    help="Allow pages to search by this command, as `sdc-bisect run RUN -- COMMAND` does: "
+    "'python check.py {ckpt}'. Pages start no other command of yours.",
+)  # fmt: skip
 def dashboard(
     runs: tuple[str, ...],
     port: int,
@@ -48,6 +53,7 @@ def dashboard(
     token: str | None,
     token_file: Path | None,
     origins: tuple[str, ...],
+    judge: str | None,
 ) -> None:
     """Open the investigation of RUNS in a browser, by default on this machine only.
 
@@ -55,6 +61,7 @@ def dashboard(
     run that was uploaded.
     """
     entry = _entry()
+    _set_judge(judge)
     secret = _token(token, token_file)
     if secret is None and not is_loopback(host):
         raise UsageError(
@@ -75,6 +82,30 @@ def dashboard(
     # in place of this process, so that whoever ends it ends the server, and the token that stood
     # on its command line is in no list of processes any more
     os.execv(sys.executable, [*command, "--", *runs])
+
+
+def _set_judge(command: str | None) -> None:
+    """Let the server know; without one, what the environment has counts for nothing.
+
+    Raises:
+        UsageError: it cannot be split into words, or judges the same thing each time.
+    """
+    import shlex
+
+    os.environ.pop(JUDGE_VARIABLE, None)
+    if command is None:
+        return
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"no command ({error})", where=f"--judge {command}") from None
+    if not any("{ckpt}" in word or "{step}" in word for word in words):
+        raise UsageError(
+            "the command names neither {ckpt} nor {step}",
+            where=f"--judge {command}",
+            next_step="--judge 'python check.py {ckpt}'",
+        )
+    os.environ[JUDGE_VARIABLE] = command
 
 
 def _entry() -> Path:

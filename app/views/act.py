@@ -1,0 +1,149 @@
+"""What now? Where to go on, what to discard and to test, and how sure that is."""
+
+import functools
+
+import streamlit as st
+
+from app import queries_act, reported
+from app.advice import Advice, Context, advice, discard_text, go_back_of, hours_text
+from app.navigation import link
+from app.source import Source, current_run, current_source
+from app.wording import plain, utc_text
+from forensics.reporting.facts import Report
+from sdc_guard.lake.location import is_lake, without_password
+
+_BOXES = {"clean": st.success, "suspect": st.warning, "corrupt": st.error, "unknown": st.info}
+_MARKS = {"clean": "✔", "suspect": "▲", "corrupt": "✖", "unknown": "?"}
+_LABELS = {"html": "One HTML page", "md": "Markdown", "json": "JSON"}
+_AGAIN = 5.0  # seconds to the next look where a report is shown that lags behind its run
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def kept_report(place: str) -> reported.KeptReport:
+    return reported.KeptReport(place)
+
+
+def context_of(source: Source, report: Report) -> Context:
+    """What the advice rests on besides the report."""
+    reader = source.reader()
+    answer = report.headline
+    back = go_back_of(answer, report.go_back)
+    last = None if report.recorded is None else report.recorded.last
+    first = answer.first_corrupt
+    place = str(source.location)
+    return Context(
+        place=without_password(place) if is_lake(place) else place,
+        last=last,
+        lost_seconds=None if back.step is None else queries_act.seconds_after(reader, back.step),
+        world_size=reader.run_file.world_size,
+        host=None if first is None else queries_act.host_of(reader, first),
+        audited=queries_act.audited(reader),
+        resumable=bool(reader.run_file.resume),
+        is_lake=is_lake(place),
+    )
+
+
+def banner(report: Report) -> None:
+    answer = report.headline
+    mark = _MARKS[answer.state]
+    _BOXES[answer.state](f"**{mark} {plain(answer.sentence)}**")
+
+
+def steps(report: Report, found: Advice) -> None:
+    """What to do, in its order."""
+    st.subheader("What to do")
+    columns = st.columns(3)
+    resume = "–" if found.resume is None else f"step {found.resume:,}"
+    columns[0].metric("Go on from" if found.needed else "Restore from", resume)
+    columns[1].metric("Discard", discard_text(found))
+    hours = found.lost_hours
+    columns[2].metric("Time lost", "–" if hours is None else hours_text(hours))
+    lines = {}
+    if found.path is not None:
+        lines["Checkpoint"] = f"{found.path}. {found.why}"
+    else:
+        lines["Checkpoint"] = found.why
+    if report.headline.damaged_files:
+        damaged = ", ".join(f"{step:,}" for step in report.headline.damaged_files[:20])
+        lines["Do not use the files of steps"] = damaged
+    name, why = found.quarantine.name, found.quarantine.why
+    lines["Quarantine"] = f"nothing. {why}" if name is None else f"{name}: {why}"
+    if found.test_on is not None:
+        lines["Test"] = f"the host {found.test_on}, where the step ran: sdc-guard selftest"
+    for what, text in lines.items():
+        st.markdown(f"**{plain(what)}:** {plain(text)}")
+
+
+def commands(found: Advice) -> None:
+    if not found.commands:
+        return
+    st.subheader("Commands")
+    for command, why in found.commands:
+        st.caption(plain(why))
+        st.code(command, language="shell", wrap_lines=True)
+
+
+def grounds(found: Advice) -> None:
+    """What it rests on, what would disprove it, and what is open."""
+    st.subheader("How sure is that?")
+    st.write(plain(found.confidence))
+    parts = [
+        ("It rests on", found.evidence),
+        ("What would disprove it", found.disproof),
+        ("Open questions", found.questions),
+    ]
+    shown = [(title, texts) for title, texts in parts if texts]
+    if not shown:
+        return
+    for place, (title, texts) in zip(st.columns(len(shown)), shown, strict=True):
+        place.markdown(f"**{title}**\n\n" + "\n".join(f"- {plain(text)}" for text in texts))
+
+
+def downloads(source: Source) -> None:
+    """The report's files; each is made when it is asked for."""
+    st.subheader("Report")
+    st.caption("What was recorded, searched and found, as `sdc-bisect report` writes it.")
+    with st.container(horizontal=True):
+        for form, (name, media) in reported.FILES.items():
+            st.download_button(
+                _LABELS[form],
+                data=functools.partial(reported.report_file, str(source.location), form),
+                file_name=f"{current_run().name}-{name}",
+                mime=media,
+                key=f"download {form}",
+                icon=":material/download:",
+                on_click="ignore",
+            )
+
+
+def look_again() -> None:
+    """Show the newest report, by now that it may be made anew."""
+    if st.session_state.pop("report lags", False):
+        return  # the run of the page itself: nothing has passed yet
+    st.rerun()
+
+
+def show() -> None:
+    source = current_source()
+    version = source.version()
+    kept = kept_report(str(source.location))
+    with st.spinner("Reading the run …", show_time=False):
+        report = kept.of(version)
+        found = advice(report.headline, report.go_back, context_of(source, report))
+    banner(report)
+    with st.container(horizontal=True):
+        first = report.headline.first_corrupt
+        if first is not None:
+            link("timeline", f"Step {first} on the timeline", step=first)
+        link("bisect", "The searches")
+    steps(report, found)
+    commands(found)
+    grounds(found)
+    downloads(source)
+    st.caption(plain(f"As of {utc_text(report.made)}."))
+    if kept.lags(version):
+        st.session_state["report lags"] = True
+        st.fragment(run_every=_AGAIN)(look_again)()
+
+
+show()
