@@ -1,6 +1,6 @@
 """Writes docs/commands.md: what `--help` says of every command.
 
-    python tests/command_pages.py > docs/commands.md
+python tests/command_pages.py > docs/commands.md
 """
 
 from __future__ import annotations
