@@ -58,7 +58,8 @@ def _chosen(fleet: Fleet) -> bool:
     name = asked or st.session_state.get(CHOSEN) or fleet.runs[0].name
     run = fleet.named(name) or fleet.runs[0]
     st.session_state[CHOSEN] = run.name
-    st.query_params["run"] = run.name
+    if run.there:  # else a run that comes into the folder has another name
+        st.query_params["run"] = run.name
     return True
 
 
@@ -100,9 +101,10 @@ def _picker(fleet: Fleet) -> None:
 
 def choose(name: str) -> None:
     """Look at another run from now on: what was selected was of the run before."""
-    for key in set(st.query_params) - {navigation.RUN_KEY}:
-        if key in navigation.EMPTY_AT_FIRST and key in st.session_state:
+    for key in navigation.EMPTY_AT_FIRST:
+        if key in st.session_state:
             st.session_state[key] = None
+    for key in set(st.query_params) - {navigation.RUN_KEY}:
         # a widget's own is not ours to remove; where the new run has no such value it drops it
         with contextlib.suppress(StreamlitAPIException):
             del st.query_params[key]

@@ -371,3 +371,24 @@ def test_links_to_the_next_pages_keep_what_is_looked_at(tmp_path: Path, open_pag
     query = parse_qs(links["Step 27 on the timeline"])
     assert query == {"run": ["run"], "incident": ["27"], "step": ["27"], "layer": [NAMES[1]]}
     assert not open_page(clean_run(tmp_path / "clean")).get("page_link")
+
+
+def test_news_does_not_change_what_is_looked_at(tmp_path: Path, open_page: Open) -> None:
+    run = make_run(tmp_path / "run")
+    with Trace(run) as trace:
+        trace.steps(1, 9)
+        for number, opened in enumerate((3, 6), 1):
+            trace.alert(opened, "suspect", text="odd")
+            trace.incident(opened, number, opened, proven=False, closed=opened)
+    first = open_page(run, incident="6")
+    timeline = open_page(run, TIMELINE, step="6")
+    with Trace(run) as trace:
+        trace.steps(10, 12)
+        trace.alert(11, text="changed", index=1)
+        trace.incident(11, 3, 11, proven=True)
+    first.run()
+    assert len(first.dataframe[0].value) == 3
+    assert "opened at step 6" in text_of(first)  # though there is a proven one now
+    timeline.run()
+    assert timeline.number_input[0].value == 6
+    assert "newest step 12" in text_of(timeline)
