@@ -29,6 +29,7 @@ def show() -> None:
         [
             st.Page(_VIEWS / "incidents.py", title="Incidents", default=True),
             st.Page(_VIEWS / "timeline.py", title="Timeline", url_path="timeline"),
+            st.Page(_VIEWS / "locate.py", title="Locate", url_path="locate"),
         ],
         position="top",
     )
