@@ -15,6 +15,7 @@ MAX_CELLS: Final = 25_000
 SMALL: Final = 400  # cells: few enough for SVG, whose cells have labels that a screen reader reads
 SELECTION: Final = "cell"
 _LEFT: Final = 230  # pixels for the labels of the rows
+_AROUND: Final = 165  # pixels of a chart's height that the legend and the axis take
 _CROSS: Final = "✕"
 _ALL_LABELLED: Final = 60  # rows; of more every second has its name beside it
 
@@ -35,16 +36,16 @@ def heatmap(shown: Drawn, palette: Palette, chosen: tuple[int, int] | None) -> a
     broken = cells[cells["bad"] > 0]
     if not broken.empty:
         layers.append(_crosses(broken, shown, palette))
-    if not shown.alerts.empty:
-        layers.append(_alerts(shown, palette))
+    layers += _alerts(shown, palette)
     if chosen is not None:
         layers.append(_outline(shown, palette, chosen))
     small = len(cells) <= SMALL
     renderer = {"embedOptions": {"renderer": "svg" if small else "canvas"}}
-    pitch = max(6.0, min(20.0, 560 / max(len(shown.rows), 1)))
+    rows = max(len(shown.rows), 1)
+    pitch = max(11.0 if rows <= _ALL_LABELLED else 6.5, min(20.0, 560 / rows))
     return (
         alt.layer(*layers)
-        .properties(width="container", height=max(60.0, pitch * len(shown.rows)), usermeta=renderer)
+        .properties(width="container", height=pitch * rows + _AROUND, usermeta=renderer)
         .configure_axisY(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT - 10)
     )
 
@@ -135,23 +136,29 @@ def _crosses(cells: pd.DataFrame, shown: Drawn, palette: Palette) -> alt.Chart:
     )
 
 
-def _alerts(shown: Drawn, palette: Palette) -> alt.Chart:
-    colours = alt.Scale(domain=["proven", "statistical"], range=[palette.corrupt, palette.suspect])
-    shapes = alt.Scale(domain=["proven", "statistical"], range=["diamond", "triangle-down"])
-    legend = alt.Legend(title="alerts", orient="top", direction="horizontal")
-    return (
-        alt.Chart(shown.alerts)
-        .mark_point(
-            filled=True, size=70, opacity=1, stroke=palette.card, strokeWidth=1, cursor="pointer"
+def _alerts(shown: Drawn, palette: Palette) -> list[alt.Chart]:
+    """A mark for each sort: they have no scale of their own, and the page says what they are."""
+    layers = []
+    for sort, shape, colour in (
+        ("statistical", "triangle-down", palette.suspect),
+        ("proven", "diamond", palette.corrupt),
+    ):
+        rows = shown.alerts[shown.alerts["sort"] == sort]
+        if rows.empty:
+            continue
+        mark = alt.Chart(rows).mark_point(
+            shape=shape,
+            filled=True,
+            size=80,
+            opacity=1,
+            color=colour,
+            stroke=palette.card,
+            strokeWidth=1.2,
+            cursor="pointer",
         )
-        .encode(
-            x=_x(shown, "middle"),
-            y=_y(shown),
-            fill=alt.Fill("sort:N", scale=colours, legend=legend),
-            shape=alt.Shape("sort:N", scale=shapes, legend=legend),
-            tooltip=[alt.Tooltip("text:N", title="alerts"), alt.Tooltip("label:N", title="layers")],
-        )
-    )
+        tip = [alt.Tooltip("text:N", title="alerts"), alt.Tooltip("label:N", title="layers")]
+        layers.append(mark.encode(x=_x(shown, "middle"), y=_y(shown), tooltip=tip))
+    return layers
 
 
 def _outline(shown: Drawn, palette: Palette, chosen: tuple[int, int]) -> alt.Chart:

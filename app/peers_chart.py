@@ -79,7 +79,7 @@ def peers(
     )
     return (
         alt.layer(*layers)
-        .properties(width="container", height=230, usermeta=_CANVAS)
+        .properties(width="container", height=320, usermeta=_CANVAS)
         .configure_axisY(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT)
     )
 
@@ -132,6 +132,6 @@ def bars(
                 x=x, y=y, text="text:N", tooltip=tip
             ),
         )
-        .properties(width="container", height=max(60, 22 * len(names)), usermeta=_CANVAS)
+        .properties(width="container", height=22 * len(names) + 70, usermeta=_CANVAS)
         .configure_view(strokeWidth=0)
     )

@@ -147,6 +147,7 @@ def notes(
         f"A cell shows the value with the greatest |z|{of_steps}; click on it {what}.",
         "The sensor's scores, which alerts tell, also leave out what all layers did in a step.",
     ]
+    said.append("◆: a proven alert, ▼: one from statistics.")
     if (cells["bad"] > 0).any():
         said.append("✕: values that are not finite.")
     if cells["unjudged"].any():
