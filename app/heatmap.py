@@ -67,6 +67,8 @@ def _y(shown: Drawn) -> alt.Y:
         grid=False,
         ticks=False,
         labelFontSize=size,
+        labelBound=False,
+        labelFlush=False,
         labelOverlap="parity" if len(labels) > _ALL_LABELLED else False,
     )
     return alt.Y("label:N", sort=labels, scale=alt.Scale(domain=labels, padding=0), axis=axis)
@@ -84,7 +86,7 @@ def _tooltip() -> list[alt.Tooltip]:
 
 def _rects(cells: pd.DataFrame, shown: Drawn, palette: Palette) -> alt.Chart:
     stops = np.linspace(-CLAMP, CLAMP, len(palette.diverging)).tolist()
-    scale = alt.Scale(domain=stops, range=list(palette.diverging), clamp=True)
+    scale = alt.Scale(domain=stops, range=list(palette.diverging), clamp=True, interpolate="rgb")
     legend = alt.Legend(
         title="robust z",
         orient="top",
