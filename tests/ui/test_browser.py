@@ -201,5 +201,19 @@ def test_a_name_in_the_run_is_shown_and_fetched_from_nowhere(
         visit = Visit(chromium, address)
         page = visit.open("/")
         expect(page.get_by_text(name, exact=True).first).to_be_visible()
+        click_a_cell(visit)
         visit.close()
     assert visit.elsewhere == []
+
+
+def click_a_cell(visit: Visit) -> None:
+    """From a cell of the heatmap, which is small enough to have labels, to its detail."""
+    page = visit.open("/locate")
+    page.get_by_label(f"{NAMES[0]}, step 21: z", exact=False).first.click()
+    title = page.get_by_role("heading", name=f"{NAMES[0]} at step 21", exact=True)
+    expect(title).to_be_visible()
+    expect(page.get_by_text("Selected: 21; baseline: 1 to 20, 20 steps.")).to_be_visible()
+    assert re.search(r"/locate\?.*step=21", page.url)
+    assert re.search(rf"/locate\?.*layer={NAMES[0]}", page.url)
+    page.reload()
+    expect(title).to_be_visible()
