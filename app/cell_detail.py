@@ -59,7 +59,7 @@ def detail(
         _curves(reader, statistic, number, step, scope, chosen)
         _ranks(reader, values, statistic, step)
         rank = chosen
-    _links(name, step)
+    _links(name, step, rank)
     _alerts(queries_cell.alerts_at(reader, number, step))
     digests(reader, number, 0 if rank is None else rank, step)
 
@@ -114,7 +114,7 @@ def _ranks(reader: TraceReader, values: pd.DataFrame, statistic: Statistic, step
         "mean |g|": _numbers(shown["mean_abs"]),
         "not finite": _counts(shown["nonfinite"]),
         "zeros": _counts(shown["zeros"]),
-        f"z of {statistic.name}, own past": [_z_text(z) for z in shown["z"]],
+        f"z of {statistic.name}, own steps": [_z_text(z) for z in shown["z"]],
         f"z of {statistic.name}, over ranks": [_z_text(z) for z in shown["across"]],
         "device": [plain(where.get(rank, "not told")) for rank in shown["rank"]],
     }
@@ -132,6 +132,9 @@ def _about_ranks(reader: TraceReader, values: pd.DataFrame, shown: pd.DataFrame)
         whose = "" if reader.run_file.world_size == 1 else ", which began it; of the other ranks "
         whose += "" if not whose else "the host is not recorded"
         said.append(f"Attempt {attempt} on the host {host}{whose}.")
+    devices = reader.run_file.environment(attempt).get("devices")
+    if isinstance(devices, list) and devices:
+        said.append(f"Its devices: {', '.join(map(str, devices[:16]))}.")
     ranks = values["rank"].nunique()
     if ranks == 2:
         said.append("Of two ranks that differ nobody knows which is wrong: no z over ranks.")
@@ -140,7 +143,8 @@ def _about_ranks(reader: TraceReader, values: pd.DataFrame, shown: pd.DataFrame)
     return said
 
 
-def _links(name: str, step: int) -> None:
+def _links(name: str, step: int, rank: int | None) -> None:
+    of_rank = {} if rank is None else {"rank": str(rank)}
     with st.container(horizontal=True):
         st.page_link(
             "views/timeline.py",
@@ -154,7 +158,7 @@ def _links(name: str, step: int) -> None:
                     f"views/{file}",
                     label=label,
                     icon=f":material/{icon}:",
-                    query_params={"step": str(step), "layer": name},
+                    query_params={"step": str(step), "layer": name, **of_rank},
                 )
 
 

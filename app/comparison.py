@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 
 import pandas as pd
 import streamlit as st
@@ -44,7 +45,8 @@ def comparison(
     if chosen.baseline is None:
         st.info(f"There is no step before step {chosen.first:,} to compare with.")
         return
-    frame = queries_compare.differences(reader, chosen)
+    version = st.session_state.get("shown")
+    frame = _differences(str(reader.run), version, astuple(chosen), reader)
     if frame.empty:
         st.info(_why_nothing(chosen))
         return
@@ -56,6 +58,14 @@ def comparison(
         return
     _bars(queries_compare.ranked(frame, way), names, way)
     st.caption(_caption(chosen, span))
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _differences(
+    run: str, version: int | None, chosen: tuple[int, int, int], _reader: TraceReader
+) -> pd.DataFrame:
+    """Kept by the run, its version and the steps."""
+    return queries_compare.differences(_reader, queries_compare.Selection(*chosen))
 
 
 def _chosen(default: tuple[int, int] | None, known: tuple[int, int]) -> tuple[int, int] | None:

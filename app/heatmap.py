@@ -165,17 +165,19 @@ def _alerts(shown: Drawn, palette: Palette) -> list[alt.Chart]:
 
 def _outline(shown: Drawn, palette: Palette, chosen: tuple[int, int]) -> alt.Chart:
     row, place = chosen
+    # around a cell that is too thin for an outline of its own
+    room = 0.002 * (shown.last - shown.first + 1)
     frame = pd.DataFrame(
         {
             "label": [shown.rows[row].label],
-            "start": [place * shown.width - 0.5],
-            "end": [(place + 1) * shown.width - 0.5],
+            "start": [place * shown.width - 0.5 - room],
+            "end": [(place + 1) * shown.width - 0.5 + room],
             "row": [row],
             "bin": [place],
         }
     )
     return (
         alt.Chart(frame)
-        .mark_rect(filled=False, stroke=palette.chosen, strokeWidth=2.5, clip=True)
+        .mark_rect(filled=False, stroke=palette.chosen, strokeWidth=2, clip=True)
         .encode(x=_x(shown, "start"), x2="end:Q", y=_y(shown))
     )

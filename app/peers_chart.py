@@ -52,7 +52,9 @@ def peers(
         .mark_rule(color=palette.chosen, strokeWidth=4, opacity=0.45)
         .encode(x=x)
     ]
-    who = alt.Scale(domain=["this rank", "peers"], range=[palette.corrupt, palette.line])
+    names = ["this rank"] if others.empty and band.empty else ["this rank", "peers"]
+    colours = [palette.corrupt, palette.line][: len(names)]
+    who = alt.Scale(domain=names, range=colours)
     colour = alt.Color("curve:N", scale=who, legend=alt.Legend(orient="top", title=None))
     if not band.empty:
         drawable = _drawable(band.rename(columns={"middle": "value"}), log=log)

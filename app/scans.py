@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,8 @@ from .statistics_sql import Statistic
 from .step_bins import Stretches, bin_width, stretches
 
 _SHARE: Final = 20.0  # of the time at most a twentieth goes into passes, while a run grows
+_STATISTICS_KEPT: Final = 2  # of 5,000 layers each takes 100 MB
+_QUICK: Final = 0.5  # seconds; what takes less is done again at once
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Scan:
         width: steps of a bin.
         bins, usual: see `queries_locate`.
         seconds: how long it took.
+        made: when, by the monotonic clock; no two scans of a server have the same.
     """
 
     extent: queries.Extent
@@ -40,6 +44,7 @@ class Scan:
     bins: pa.Table
     usual: pa.Table
     seconds: float
+    made: float
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ def scan(reader: TraceReader, statistic: Statistic) -> Scan | None:
         queries.bins(reader, statistic, extent.first, extent.last, width),
         queries.usual(reader, statistic, by),
         time.perf_counter() - started,
+        time.monotonic(),
     )
 
 
@@ -80,7 +86,7 @@ class Scans:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[int, float, Scan | None]] = {}
+        self._kept: dict[str, tuple[int, Scan | None]] = {}
 
     def of(self, reader: TraceReader, version: int, statistic: Statistic) -> Scan | None:
         """The scan of a version of the run, or one that is not much older.
@@ -91,19 +97,39 @@ class Scans:
         with self._lock:
             kept = self._kept.get(statistic.name)
             if kept is not None:
-                of_version, at, found = kept
-                pause = 0.0 if found is None or found.seconds < 0.5 else _SHARE * found.seconds
-                if of_version == version or time.monotonic() - at < pause:
+                of_version, found = kept
+                if of_version == version or (found is not None and _stands(found)):
                     return found
             found = scan(reader, statistic)
-            self._kept[statistic.name] = (version, time.monotonic(), found)
+            self._kept.pop(statistic.name, None)
+            self._kept[statistic.name] = (version, found)
+            while len(self._kept) > _STATISTICS_KEPT:
+                del self._kept[next(iter(self._kept))]
             return found
+
+
+def _stands(found: Scan) -> bool:
+    if found.seconds < _QUICK:
+        return False
+    return time.monotonic() - found.made < _SHARE * found.seconds
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
 def scans_of(run: str) -> Scans:
     """The one `Scans` of this server for a run."""
     return Scans()
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def kept_cells(
+    made: float,
+    statistic: str,
+    window: tuple[int, int, int, int],
+    rank: int | None,
+    _make: Callable[[], pd.DataFrame],
+) -> pd.DataFrame:
+    """What `_make` gives, kept for the scan of the moment `made` and these choices."""
+    return _make()
 
 
 def heatmap_cells(

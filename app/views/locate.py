@@ -1,5 +1,7 @@
 """Which layer, which rank, which host? Layers over steps by how unusual they are."""
 
+from dataclasses import astuple
+
 import pandas as pd
 import streamlit as st
 
@@ -8,7 +10,7 @@ from app.cell_detail import detail
 from app.comparison import comparison
 from app.layer_rows import LayerRow, row_of, rows_of
 from app.palette import palette_of
-from app.scans import Scan, Window, heatmap_cells, scans_of
+from app.scans import Scan, Window, heatmap_cells, kept_cells, scans_of
 from app.source import current_source
 from app.statistics_sql import STATISTICS, Statistic
 from app.wording import count, plain, span_text
@@ -136,7 +138,7 @@ def notes(
     reader: TraceReader, statistic: Statistic, whole: Scan, window: Window, cells: pd.DataFrame
 ) -> list[str]:
     """What is to be said about the heatmap."""
-    share = "" if whole.by.share == 1 else f", of one in {whole.by.share} of its steps"
+    share = "" if whole.by.share == 1 else f", of which one in {whole.by.share} counts"
     coarse = window.width > 1
     of_steps = f" of {window.width:,} steps" if coarse else ""
     what = "to come closer" if coarse else "for its detail"
@@ -158,7 +160,7 @@ def notes(
             f"{count(len(lost), 'file')} of the trace could not be read: cells are missing."
         )
     if reader.run_file.world_size == 1:
-        said.append("One rank: values are compared with their own past alone.")
+        said.append("One rank: values are compared with their own steps alone.")
     return said
 
 
@@ -180,7 +182,13 @@ def show() -> None:
     zoomed(window, whole, len(names))
     rows = rows_of(names, window.low, window.high)
     ids = [layer.id for layer in layers]
-    cells = heatmap_cells(reader, statistic, whole, window, rows, ids, rank)
+    cells = kept_cells(
+        whole.made,
+        statistic.name,
+        astuple(window),
+        rank,
+        lambda: heatmap_cells(reader, statistic, whole, window, rows, ids, rank),
+    )
     if cells.empty:
         st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")
     else:

@@ -79,7 +79,7 @@ def test_a_deep_link_to_a_cell_shows_its_ranks(tmp_path: Path, open_page: Open) 
     assert "norm of rank 2, local" in text
     table = app.table[0].value
     assert [str(x) for x in table["rank"]] == ["0", "1", "2", "3"]
-    own = [float(str(x).replace("\\", "")) for x in table["z of norm, own past"]]
+    own = [float(str(x).replace("\\", "")) for x in table["z of norm, own steps"]]
     over = [float(str(x).replace("\\", "")) for x in table["z of norm, over ranks"]]
     assert max(range(4), key=lambda n: own[n]) == max(range(4), key=lambda n: over[n]) == 2
     assert own[2] > 8
@@ -105,7 +105,7 @@ def test_an_incident_is_compared_with_the_steps_before(tmp_path: Path, open_page
     app = open_page(corrupt_run(tmp_path / "run"))
     text = text_of(app)
     assert "Selected: 27 to 36; baseline: 1 to 26, 26 steps." in text
-    assert "One rank: values are compared with their own past alone." in text
+    assert "One rank: values are compared with their own steps alone." in text
     assert "Click on a cell" in text
     app.segmented_control(key="ways").set_value("Ranks").run()
     assert "Only one rank recorded these steps" in text_of(app)

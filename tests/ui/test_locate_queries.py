@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from hand_made import Trace, make_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app import queries_cell, queries_compare, queries_locate
+from app import queries_cell, queries_compare, queries_locate, scans
 from app.layer_rows import rows_of
 from app.scans import Window, heatmap_cells, scan
-from app.statistics_sql import STATISTICS
+from app.statistics_sql import STATISTICS, Statistic
 from app.step_bins import Stretches
 from sdc_guard.store.reader import RunReader
 
@@ -291,3 +292,30 @@ def test_digests_tell_what_changed_and_who_differs(tmp_path: Path) -> None:
         trace.row("events", 3, kind="refresh", detail="")
     with RunReader(run) as reader:
         assert queries_cell.carried(reader, 0, 2, 3) == {}
+
+
+def test_a_scan_is_kept_for_its_version_and_one_that_took_long_for_a_while(
+    known: tuple[RunReader, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, _ = known
+    made: list[float] = []
+
+    def slow(reader: RunReader, statistic: Statistic) -> Any:
+        made.append(0.0)
+        return replace(scan(reader, statistic), seconds=took)
+
+    monkeypatch.setattr(scans, "scan", slow)
+    took, kept = 0.1, scans.Scans()
+    kept.of(reader, 1, NORM)
+    kept.of(reader, 1, NORM)
+    assert len(made) == 1
+    kept.of(reader, 2, NORM)
+    assert len(made) == 2
+    took = 1e6
+    first = kept.of(reader, 3, NORM)
+    assert kept.of(reader, 4, NORM) is first
+    assert len(made) == 3
+    for name in ("max_abs", "mean_abs"):
+        kept.of(reader, 4, STATISTICS[name])
+    kept.of(reader, 4, NORM)  # two are kept, and it was the oldest
+    assert len(made) == 6
