@@ -1,0 +1,199 @@
+"""The detail of one cell of the page Locate: one layer at one step, on every rank."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from sdc_guard.store.trace_reader import TraceReader
+
+from . import peers_chart, queries_cell
+from .cell_digests import digests
+from .cell_scores import across_ranks, looked_at, own_z
+from .palette import palette_of
+from .scans import Scan
+from .statistics_sql import Statistic
+from .wording import bits_text, count, number_text, plain
+
+_AROUND = 48  # steps on either side of the chosen one
+_RANKS_SHOWN = 64
+_VIEWS = Path(__file__).parent / "views"
+_NEXT = (
+    ("incidents.py", "Incidents", "warning"),
+    ("bisect.py", "Which checkpoint? Bisect", "search"),
+    ("act.py", "What now? Act", "flag"),
+)
+
+
+def detail(
+    reader: TraceReader,
+    statistic: Statistic,
+    whole: Scan,
+    layer: tuple[int, str],
+    step: int,
+    rank: int | None,
+) -> None:
+    """Everything known of a layer at a step.
+
+    Args:
+        reader: of the run.
+        statistic: what is compared.
+        whole: the scan of it.
+        layer: number and name.
+        step: which.
+        rank: that is looked at; None for the one that is farthest off.
+    """
+    number, name = layer
+    st.subheader(f"{plain(name)} at step {step:,}")
+    values = queries_cell.values_at(reader, statistic, number, step)
+    if values.empty:
+        st.info("No statistics of this layer are recorded at this step.")
+    else:
+        values["z"] = own_z(values, whole, statistic, step)
+        scope, chosen = looked_at(values, rank)
+        values = values.assign(across=across_ranks(values, statistic.floor))
+        _curves(reader, statistic, number, step, scope, chosen)
+        _ranks(reader, values, statistic, step)
+        rank = chosen
+    _links(name, step, rank)
+    _alerts(queries_cell.alerts_at(reader, number, step))
+    digests(reader, number, 0 if rank is None else rank, step)
+
+
+def _curves(
+    reader: TraceReader, statistic: Statistic, layer: int, step: int, scope: str, rank: int
+) -> None:
+    first, last = step - _AROUND, step + _AROUND
+    lines = queries_cell.curves(reader, statistic, layer, scope, first, last)
+    others = lines[lines["rank"] != rank]
+    ranks = others["rank"].nunique()
+    band = pd.DataFrame()
+    if ranks > queries_cell.PEERS:
+        band = queries_cell.peers_band(reader, statistic, layer, scope, rank, first, last)
+        others = others.iloc[:0]
+    seen = lines["step"]
+    span = (int(min(seen.min(), step)), int(max(seen.max(), step))) if len(seen) else (first, last)
+    chart = peers_chart.peers(
+        lines[lines["rank"] == rank],
+        others,
+        band,
+        step,
+        span,
+        statistic.name,
+        palette_of(st.context.theme.type),
+        log=not statistic.share,
+    )
+    st.altair_chart(chart, width="stretch", key="peers")
+    said = [f"{statistic.name} of rank {rank}, {scope or 'no scope told'}, ± {_AROUND} steps."]
+    if ranks == 0:
+        said.append("Only one rank recorded this layer here: there is no peer to compare it with.")
+    elif scope == "reduced":
+        said.append("It is after the reduction, where every rank has the same.")
+    elif not band.empty:
+        said.append(f"The line is the median of {ranks} peers, the area their range.")
+    broken = int((~lines["value"].apply(math.isfinite)).sum())
+    if broken:
+        said.append(f"{count(broken, 'value')} not finite, and not drawn.")
+    if not statistic.share and (lines["value"] == 0).any():
+        said.append("Zeros have no place on a logarithmic axis.")
+    st.caption(plain(" ".join(said)))
+
+
+def _ranks(reader: TraceReader, values: pd.DataFrame, statistic: Statistic, step: int) -> None:
+    shown = values.head(_RANKS_SHOWN)
+    where = queries_cell.devices(reader, step)
+    table = {
+        "rank": [str(x) for x in shown["rank"]],
+        "scope": [plain(x) for x in shown["scope"]],
+        "norm": _numbers(shown["norm"]),
+        "max |g|": _numbers(shown["max_abs"]),
+        "mean |g|": _numbers(shown["mean_abs"]),
+        "not finite": _counts(shown["nonfinite"]),
+        "zeros": _counts(shown["zeros"]),
+        f"z of {statistic.name}, own steps": [_z_text(z) for z in shown["z"]],
+        f"z of {statistic.name}, over ranks": [_z_text(z) for z in shown["across"]],
+        "device": [plain(where.get(rank, "not told")) for rank in shown["rank"]],
+    }
+    if all(z is None for z in shown["across"]):
+        del table[f"z of {statistic.name}, over ranks"]
+    st.table(table, hide_index=True)
+    st.caption(plain(" ".join(_about_ranks(reader, values, shown))))
+
+
+def _about_ranks(reader: TraceReader, values: pd.DataFrame, shown: pd.DataFrame) -> list[str]:
+    said = []
+    attempt = int(values["attempt"].iloc[0])
+    host = reader.run_file.environment(attempt).get("host")
+    if host:
+        whose = "" if reader.run_file.world_size == 1 else ", which began it; of the other ranks "
+        whose += "" if not whose else "the host is not recorded"
+        said.append(f"Attempt {attempt} on the host {host}{whose}.")
+    devices = reader.run_file.environment(attempt).get("devices")
+    if isinstance(devices, list) and devices:
+        said.append(f"Its devices: {', '.join(map(str, devices[:16]))}.")
+    ranks = values["rank"].nunique()
+    if ranks == 2:
+        said.append("Of two ranks that differ nobody knows which is wrong: no z over ranks.")
+    if len(values) > len(shown):
+        said.append(f"The first {len(shown)} of {count(len(values), 'row')}.")
+    return said
+
+
+def _links(name: str, step: int, rank: int | None) -> None:
+    of_rank = {} if rank is None else {"rank": str(rank)}
+    with st.container(horizontal=True):
+        st.page_link(
+            "views/timeline.py",
+            label=f"Step {step:,} on the timeline",
+            icon=":material/timeline:",
+            query_params={"step": str(step), "layer": name},
+        )
+        for file, label, icon in _NEXT:
+            if (_VIEWS / file).exists():
+                st.page_link(
+                    f"views/{file}",
+                    label=label,
+                    icon=f":material/{icon}:",
+                    query_params={"step": str(step), "layer": name, **of_rank},
+                )
+
+
+def _alerts(alerts: list[dict[str, Any]]) -> None:
+    st.markdown("**Alerts of this layer at this step**")
+    if not alerts:
+        st.write("None: no detector was over its threshold, and no exact comparison failed.")
+        return
+    table = {
+        "rank": [str(a["rank"]) for a in alerts],
+        "detector": [plain(a["detector"]) for a in alerts],
+        "evidence": ["✖ proven" if a["severity"] == "proven" else "▲ statistics" for a in alerts],
+        "tensor": [plain(a["detail"].get("kind", "")) for a in alerts],
+        "element": [plain(a["detail"].get("index", "")) for a in alerts],
+        "bits": [plain(bits_text(a["detail"].get("bits"))) for a in alerts],
+        "score": [
+            "exact"
+            if a["severity"] == "proven"
+            else f"{plain(number_text(a['score']))} (limit {plain(number_text(a['threshold']))})"
+            for a in alerts
+        ],
+        "text": [plain(a["detail"].get("text", "")) for a in alerts],
+    }
+    st.table({name: column for name, column in table.items() if any(column)}, hide_index=True)
+
+
+def _numbers(column: pd.Series) -> list[str]:
+    return ["–" if pd.isna(x) and x is None else plain(number_text(float(x))) for x in column]
+
+
+def _counts(column: pd.Series) -> list[str]:
+    return ["–" if pd.isna(x) else f"{int(x):,}" for x in column]
+
+
+def _z_text(z: float | None) -> str:
+    if z is None or math.isnan(z):
+        return "–"
+    return "−∞ (zero)" if math.isinf(z) else plain(f"{z:+.2f}")

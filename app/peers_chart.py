@@ -1,0 +1,139 @@
+"""A layer's curve of one rank among its peers, and ranked bars: Altair, without any reading."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from .palette import Palette
+
+_CANVAS: Final = {"embedOptions": {"renderer": "canvas"}}
+_LEFT: Final = 80
+BAR_END: Final = 50.0  # |d| at which a bar is cut: what is infinite ends there, too
+
+
+def peers(
+    own: pd.DataFrame,
+    others: pd.DataFrame,
+    band: pd.DataFrame,
+    step: int,
+    span: tuple[int, int],
+    title: str,
+    palette: Palette,
+    *,
+    log: bool,
+) -> alt.LayerChart:
+    """One rank's curve, its peers' and the step, on a shared axis.
+
+    Args:
+        own: columns step, value, of the rank.
+        others: columns step, rank, value, a thin line each; may be empty.
+        band: columns step, low, high, middle, of many peers together; may be empty.
+        step: it is marked.
+        span: first and last step of the axis.
+        title: of the vertical axis.
+        palette: its colours.
+        log: for a logarithmic axis; what is not positive is left out.
+    """
+    scale = alt.Scale(type="log", padding=6) if log else alt.Scale(zero=False, padding=6)
+    x = alt.X(
+        "step:Q",
+        scale=alt.Scale(domain=list(span), nice=False, padding=6),
+        axis=alt.Axis(title="step", format=",d", tickMinStep=1),
+    )
+    y = alt.Y("value:Q", title=title, scale=scale)
+    tip = [alt.Tooltip("step:Q", format=",d"), alt.Tooltip("value:Q", format=".6g")]
+    layers: list[alt.Chart] = [
+        alt.Chart(pd.DataFrame({"step": [step]}))
+        .mark_rule(color=palette.chosen, strokeWidth=4, opacity=0.45)
+        .encode(x=x)
+    ]
+    names = ["this rank"] if others.empty and band.empty else ["this rank", "peers"]
+    colours = [palette.corrupt, palette.line][: len(names)]
+    who = alt.Scale(domain=names, range=colours)
+    colour = alt.Color("curve:N", scale=who, legend=alt.Legend(orient="top", title=None))
+    if not band.empty:
+        drawable = _drawable(band.rename(columns={"middle": "value"}), log=log)
+        layers.append(
+            alt.Chart(drawable)
+            .mark_area(color=palette.line, opacity=0.2)
+            .encode(x=x, y=alt.Y("low:Q", scale=scale, title=title), y2="high:Q")
+        )
+        layers.append(
+            _line(drawable.assign(curve="peers"), 1.5).encode(x=x, y=y, color=colour, tooltip=tip)
+        )
+    if not others.empty:
+        lines = _drawable(others, log=log).assign(curve="peers")
+        layers.append(
+            _line(lines, 1.0).encode(
+                x=x, y=y, color=colour, detail="rank:N", tooltip=[alt.Tooltip("rank:N"), *tip]
+            )
+        )
+    mine = _drawable(own, log=log).assign(curve="this rank")
+    layers.append(
+        alt.Chart(mine)
+        .mark_line(strokeWidth=2.2, point=alt.OverlayMarkDef(size=22, shape="diamond"))
+        .encode(x=x, y=y, color=colour, tooltip=tip)
+    )
+    return (
+        alt.layer(*layers)
+        .properties(width="container", height=320, usermeta=_CANVAS)
+        .configure_axisY(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT)
+    )
+
+
+def _line(frame: pd.DataFrame, width: float) -> alt.Chart:
+    return alt.Chart(frame).mark_line(strokeWidth=width, opacity=0.75)
+
+
+def _drawable(frame: pd.DataFrame, *, log: bool) -> pd.DataFrame:
+    values = frame["value"].to_numpy(np.float64)
+    keep = np.isfinite(values) & ((values > 0) if log else True)
+    return frame[keep]
+
+
+def bars(
+    names: list[str], values: list[float], texts: list[str], palette: Palette
+) -> alt.LayerChart:
+    """Ranked bars, the text of each beside it.
+
+    Args:
+        names: of the bars, from top to bottom; equal ones are told apart by their number.
+        values: d of each; beyond `BAR_END` a bar is cut, and its text says how far it goes.
+        texts: what stands beside each.
+        palette: its colours.
+    """
+    frame = pd.DataFrame(
+        {
+            "place": range(len(names)),
+            "name": names,
+            "size": [min(abs(value), BAR_END) for value in values],
+            "sort": ["higher" if value > 0 else "lower" for value in values],
+            "text": texts,
+        }
+    )
+    ends = palette.diverging
+    colour = alt.Color(
+        "sort:N",
+        scale=alt.Scale(domain=["higher", "lower"], range=[ends[-2], ends[1]]),
+        legend=alt.Legend(orient="top", title=None),
+    )
+    y = alt.Y("place:O", axis=None, scale=alt.Scale(paddingInner=0.25))
+    top = max([1.0, *(x for x in frame["size"] if math.isfinite(x))])
+    x = alt.X("size:Q", title="|d|", scale=alt.Scale(domain=[0, 3.2 * top]), axis=None)
+    chart = alt.Chart(frame)
+    tip = [alt.Tooltip("name:N"), alt.Tooltip("text:N", title="d")]
+    return (
+        alt.layer(
+            chart.mark_bar(cornerRadiusEnd=2).encode(x=x, y=y, color=colour, tooltip=tip),
+            chart.mark_text(align="left", dx=6, color=palette.ink, limit=420).encode(
+                x=x, y=y, text="text:N", tooltip=tip
+            ),
+        )
+        .properties(width="container", height=22 * len(names) + 70, usermeta=_CANVAS)
+        .configure_view(strokeWidth=0)
+    )

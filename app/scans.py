@@ -1,0 +1,180 @@
+"""One pass over all rows of a run's layers, kept for the heatmaps that are made of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import streamlit as st
+
+from sdc_guard.store.trace_reader import TraceReader
+
+from . import queries_locate as queries
+from .layer_rows import LayerRow
+from .statistics_sql import Statistic
+from .step_bins import Stretches, bin_width, stretches
+
+_SHARE: Final = 20.0  # of the time at most a twentieth goes into passes, while a run grows
+_STATISTICS_KEPT: Final = 2  # of 5,000 layers each takes 100 MB
+_QUICK: Final = 0.5  # seconds; what takes less is done again at once
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What one pass gave.
+
+    Attributes:
+        extent: of the run, as it was then.
+        by: the stretches that values are judged by.
+        width: steps of a bin.
+        bins, usual: see `queries_locate`.
+        seconds: how long it took.
+        made: when, by the monotonic clock; no two scans of a server have the same.
+    """
+
+    extent: queries.Extent
+    by: Stretches
+    width: int
+    bins: pa.Table
+    usual: pa.Table
+    seconds: float
+    made: float
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a heatmap shows: steps and places of layers, all ends included."""
+
+    first: int
+    last: int
+    low: int
+    high: int
+
+    @property
+    def width(self) -> int:
+        """Steps of a bin."""
+        return bin_width(self.first, self.last)
+
+
+def scan(reader: TraceReader, statistic: Statistic) -> Scan | None:
+    """One pass now; None where no layer's statistics are recorded."""
+    started = time.perf_counter()
+    extent = queries.extent(reader)
+    if extent is None:
+        return None
+    by = stretches(extent.first, extent.last, extent.recorded)
+    width = bin_width(extent.first, extent.last)
+    return Scan(
+        extent,
+        by,
+        width,
+        queries.bins(reader, statistic, extent.first, extent.last, width),
+        queries.usual(reader, statistic, by),
+        time.perf_counter() - started,
+        time.monotonic(),
+    )
+
+
+class Scans:
+    """The newest scan of each statistic of one run, for all browser sessions."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[int, Scan | None]] = {}
+
+    def of(self, reader: TraceReader, version: int, statistic: Statistic) -> Scan | None:
+        """The scan of a version of the run, or one that is not much older.
+
+        What took long is not done again at once because the run has grown by a step: until twenty
+        times as long has gone by, the older one stands.
+        """
+        with self._lock:
+            kept = self._kept.get(statistic.name)
+            if kept is not None:
+                of_version, found = kept
+                if of_version == version or (found is not None and _stands(found)):
+                    return found
+            found = scan(reader, statistic)
+            self._kept.pop(statistic.name, None)
+            self._kept[statistic.name] = (version, found)
+            while len(self._kept) > _STATISTICS_KEPT:
+                del self._kept[next(iter(self._kept))]
+            return found
+
+
+def _stands(found: Scan) -> bool:
+    if found.seconds < _QUICK:
+        return False
+    return time.monotonic() - found.made < _SHARE * found.seconds
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def scans_of(run: str) -> Scans:
+    """The one `Scans` of this server for a run."""
+    return Scans()
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def kept_cells(
+    made: float,
+    statistic: str,
+    window: tuple[int, int, int, int],
+    rank: int | None,
+    _make: Callable[[], pd.DataFrame],
+) -> pd.DataFrame:
+    """What `_make` gives, kept for the scan of the moment `made` and these choices."""
+    return _make()
+
+
+def heatmap_cells(
+    reader: TraceReader,
+    statistic: Statistic,
+    whole: Scan,
+    window: Window,
+    rows: list[LayerRow],
+    ids: list[int],
+    rank: int | None = None,
+) -> pd.DataFrame:
+    """The cells of a window, at most rows times `step_bins.MAX_COLUMNS` of them.
+
+    Args:
+        reader: of the run.
+        statistic: what.
+        whole: the scan of the same statistic.
+        window: steps within those of the run, and places of layers.
+        rows: of the layers of the window.
+        ids: the layers' numbers by their places.
+        rank: of this rank alone; None for all.
+
+    Returns:
+        as `queries_locate.cells`.
+    """
+    shown = [(ids[place], n) for n, row in enumerate(rows) for place in _places(row)]
+    numbers = [number for number, _ in shown]
+    table = pa.table(
+        {
+            "layer": pa.array(numbers, pa.int64()),
+            "row": pa.array([row for _, row in shown], pa.int64()),
+        }
+    )
+    width = window.width
+    if width == whole.width:
+        bins = whole.bins["bin"]
+        inside = pc.and_(
+            pc.greater_equal(bins, window.first // width), pc.less_equal(bins, window.last // width)
+        )
+        found = whole.bins.filter(inside)
+    else:
+        among = (min(numbers), max(numbers)) if numbers else None
+        found = queries.bins(reader, statistic, window.first, window.last, width, among)
+    return queries.cells(found, whole.usual, table, statistic, whole.by, width, rank)
+
+
+def _places(row: LayerRow) -> range:
+    return range(row.first, row.last + 1)

@@ -1,0 +1,210 @@
+"""Which layer, which rank, which host? Layers over steps by how unusual they are."""
+
+from dataclasses import astuple
+
+import pandas as pd
+import streamlit as st
+
+from app import heat_cells, heatmap, locate_state, queries_cell
+from app.cell_detail import detail
+from app.comparison import comparison
+from app.layer_rows import LayerRow, row_of, rows_of
+from app.palette import palette_of
+from app.scans import Scan, Window, heatmap_cells, kept_cells, scans_of
+from app.source import current_source
+from app.statistics_sql import STATISTICS, Statistic
+from app.wording import count, plain, span_text
+from sdc_guard.store.trace_reader import TraceReader
+
+_CHART = "locate heatmap"
+
+
+def controls(reader: TraceReader, names: list[str]) -> tuple[Statistic, int | None]:
+    """The statistic and the rank, and the selected step and layer beside them."""
+    ranks = ["all", *map(str, range(reader.run_file.world_size))]
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        name = st.selectbox(
+            "Statistic", list(STATISTICS), key="statistic", bind="query-params", width=140
+        )
+        rank = st.selectbox("Rank", ranks, key="rank", bind="query-params", width=100)
+        st.number_input(
+            "Step", value=None, min_value=0, step=1, key="step", bind="query-params", width=140
+        )
+        st.selectbox(
+            "Layer",
+            names,
+            index=None,
+            key="layer",
+            bind="query-params",
+            placeholder="none",
+            width=320,
+        )
+    return STATISTICS[name or "norm"], None if rank in (None, "all") else int(rank)
+
+
+def window_of(whole: Scan, layers: int) -> Window:
+    """What the address asks to be shown."""
+    steps = locate_state.span_of(
+        st.query_params.get("steps"), whole.extent.first, whole.extent.last
+    )
+    return Window(*steps, *locate_state.span_of(st.query_params.get("layers"), 0, layers - 1))
+
+
+def zoomed(window: Window, whole: Scan, layers: int) -> None:
+    """What is shown, with a way back to the whole."""
+    steps = (window.first, window.last) == (whole.extent.first, whole.extent.last)
+    every = (window.low, window.high) == (0, layers - 1)
+    if steps and every:
+        return
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.write(
+            f"Shown: steps {span_text(window.first, window.last)}, "
+            f"{count(window.high - window.low + 1, 'layer')} of {layers:,}."
+        )
+        if not steps:
+            st.button("Whole run", on_click=_drop, args=("steps",), icon=":material/zoom_out:")
+        if not every:
+            st.button("All layers", on_click=_drop, args=("layers",), icon=":material/zoom_out:")
+
+
+def _drop(name: str) -> None:
+    st.query_params.pop(name, None)
+
+
+def draw(
+    cells: pd.DataFrame, reader: TraceReader, window: Window, whole: Scan, rows: list[LayerRow]
+) -> None:
+    layers = reader.run_file.layers
+    places = {layer.id: place for place, layer in enumerate(layers)}
+    alerts = queries_cell.alert_cells(reader, window.first, window.last, window.width).to_pandas()
+    row = [row_of(rows, places.get(layer, -1)) for layer in alerts["layer"]]
+    alerts = alerts.assign(row=row).dropna(subset="row").astype({"row": int})
+    shown = heat_cells.drawn(
+        cells,
+        alerts,
+        rows,
+        {layer.id: layer.name for layer in layers},
+        window.width,
+        window.first,
+        window.last,
+    )
+    chart = heatmap.heatmap(
+        shown, palette_of(st.context.theme.type), chosen_cell(window, rows, layers)
+    )
+
+    def on_click() -> None:
+        picked = st.session_state[_CHART]["selection"].get(heatmap.SELECTION) or []
+        hit = shown.cells
+        if picked:
+            hit = hit[(hit["row"] == picked[0].get("row")) & (hit["bin"] == picked[0].get("bin"))]
+        if not picked or hit.empty:
+            return
+        cell = hit.iloc[0]
+        select(
+            locate_state.clicked(
+                rows[int(cell["row"])],
+                int(cell["step"]),
+                places[int(cell["layer"])],
+                window,
+                (whole.extent.first, whole.extent.last),
+            ),
+            [layer.name for layer in layers],
+        )
+
+    st.altair_chart(chart, width="stretch", key=_CHART, on_select=on_click)
+
+
+def chosen_cell(window: Window, rows: list[LayerRow], layers) -> tuple[int, int] | None:
+    """Row and bin of the selected step and layer, if they are among what is shown."""
+    step, name = st.session_state.get("step"), st.session_state.get("layer")
+    place = locate_state.place_of([layer.name for layer in layers], name)
+    row = None if place is None else row_of(rows, place)
+    if step is None or row is None or not window.first <= step <= window.last:
+        return None
+    return row, int(step) // window.width
+
+
+def select(asked: locate_state.Clicked, names: list[str]) -> None:
+    """Put what was clicked into the address and the controls."""
+    st.session_state["step"] = asked.step
+    st.session_state["layer"] = names[asked.layer]
+    if asked.steps is not None:
+        st.query_params["steps"] = locate_state.span_text(asked.steps)
+    if asked.layers is not None:
+        st.query_params["layers"] = locate_state.span_text(asked.layers)
+
+
+def notes(
+    reader: TraceReader, statistic: Statistic, whole: Scan, window: Window, cells: pd.DataFrame
+) -> list[str]:
+    """What is to be said about the heatmap."""
+    share = "" if whole.by.share == 1 else f", of which one in {whole.by.share} counts"
+    coarse = window.width > 1
+    of_steps = f" of {window.width:,} steps" if coarse else ""
+    what = "to come closer" if coarse else "for its detail"
+    said = [
+        f"z = (x − median) / (1.4826 · MAD + s₀), x the {statistic.meaning}; median and MAD are of "
+        f"the same layer, rank and scope in the same {whole.by.length:,} steps{share}; "
+        f"s₀ = {statistic.floor}. Colours end at ±8.",
+        f"A cell shows the value with the greatest |z|{of_steps}; click on it {what}.",
+        "The sensor's scores, which alerts tell, also leave out what all layers did in a step.",
+    ]
+    said.append("◆: a proven alert, ▼: one from statistics.")
+    if (cells["bad"] > 0).any():
+        said.append("✕: values that are not finite.")
+    if cells["unjudged"].any():
+        said.append("Grey: nothing to judge by (fewer than 8 values, or mostly zeros).")
+    lost = [path for path in reader.damaged if "layers" in path.parts]
+    if lost:
+        said.append(
+            f"{count(len(lost), 'file')} of the trace could not be read: cells are missing."
+        )
+    if reader.run_file.world_size == 1:
+        said.append("One rank: values are compared with their own steps alone.")
+    return said
+
+
+def show() -> None:
+    source = current_source()
+    reader = source.reader()
+    layers = reader.run_file.layers
+    names = [layer.name for layer in layers]
+    statistic, rank = controls(reader, names)
+    version = st.session_state.get("shown", source.version())
+    whole = scans_of(str(source.run)).of(reader, version, statistic)
+    if whole is None or not names:
+        st.info(
+            "No statistics of layers are recorded: the guard saw no gradients yet, or the files "
+            "with them cannot be read. Incidents says what the guard cannot see."
+        )
+        return
+    window = window_of(whole, len(names))
+    zoomed(window, whole, len(names))
+    rows = rows_of(names, window.low, window.high)
+    ids = [layer.id for layer in layers]
+    cells = kept_cells(
+        whole.made,
+        statistic.name,
+        astuple(window),
+        rank,
+        lambda: heatmap_cells(reader, statistic, whole, window, rows, ids, rank),
+    )
+    if cells.empty:
+        st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")
+    else:
+        draw(cells, reader, window, whole, rows)
+        st.caption(plain(" ".join(notes(reader, statistic, whole, window, cells))))
+    step, place = (
+        st.session_state.get("step"),
+        locate_state.place_of(names, st.session_state.get("layer")),
+    )
+    if step is not None and place is not None:
+        detail(reader, statistic, whole, (ids[place], names[place]), int(step), rank)
+    else:
+        st.info("Click on a cell to see a layer at a step among its ranks.")
+    known = (whole.extent.first, whole.extent.last)
+    by_number = {layer.id: layer.name for layer in layers}
+    comparison(reader, by_number, known, None if step is None else int(step))
+
+
+show()
