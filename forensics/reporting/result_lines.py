@@ -30,7 +30,10 @@ def lines(result: dict[str, Any], text: Callable[[str], str] = shown) -> list[st
         text: what is done to each text of it, to make it harmless where it is shown.
     """
     told = [text(sentence(result)), *(f"- {text(str(line))}" for line in result["evidence"])]
-    if result["tensors"]:
+    if result["tensors"] and result.get("class") == "batch":
+        count = len(result["tensors"]) + int(result.get("more_tensors") or 0)
+        told += [f"- what the step left differs with its batch: {count} tensor{'s' * (count != 1)}"]
+    elif result["tensors"]:
         rows = [tensor_cells(tensor) for tensor in result["tensors"]]
         told += ["", *table(TENSOR_HEADS, rows, text).split("\n")]
         if more := result.get("more_tensors"):

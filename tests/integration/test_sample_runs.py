@@ -13,7 +13,7 @@ from typing import Any
 
 import preloaded
 import pytest
-from conftest import ROOT, Answer
+from conftest import ROOT
 from in_process import bisect
 
 from sdc_guard import RunReader
@@ -46,14 +46,6 @@ def bracket(known: Mapping[str, Any]) -> tuple[int, int]:
     """The checkpoints around the step at which something was done."""
     low = (known["step"] - 1) // known["checkpoint_every"] * known["checkpoint_every"]
     return low, low + known["checkpoint_every"]
-
-
-def verify(run: Path, monkeypatch: pytest.MonkeyPatch, *options: object) -> Answer:
-    """sdc-bisect verify --recorded, in the folder that the recorded command is relative to."""
-    monkeypatch.chdir(ROOT)
-    python = Path(preloaded.python()).parent  # the command begins with `python`
-    monkeypatch.setenv("PATH", f"{python}{os.pathsep}{os.environ['PATH']}")
-    return bisect("verify", run, "--recorded", "--json", *options)
 
 
 def test_there_are_six_each_with_its_truth() -> None:
@@ -135,7 +127,10 @@ def test_its_replay_names_the_step_by_the_command_that_the_run_recorded(
     copied: Copied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known, run = truth("weight_flip"), copied("weight_flip")
-    answer = verify(run, monkeypatch)
+    python = Path(preloaded.python()).parent  # the command begins with `python`
+    monkeypatch.setenv("PATH", f"{python}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(ROOT)  # and is relative to this folder
+    answer = bisect("verify", run, "--recorded", "--json")
     assert answer.code == 1, answer.out
     located = answer.json
     assert (located["first_corrupt"], located["class"]) == (known["step"], "state at rest")
@@ -200,19 +195,6 @@ def test_the_batch_was_another_one_and_the_loss_shows_it(copied: Copied) -> None
         losses = dict(reader.rows("SELECT step, loss FROM steps"))
     later = [step for step in losses if step > known["steps"] // 2]
     assert max(later, key=lambda step: losses[step]) == known["step"]
-
-
-def test_a_replay_of_it_says_data_or_software(
-    copied: Copied, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = truth("bad_batch")
-    low, high = bracket(known)
-    answer = verify(copied("bad_batch"), monkeypatch, "--from", low, "--to", high)
-    if answer.code == 4:  # because the last bits are the processor's: nothing is accused then
-        assert "not reproducible" in answer.json["error"]["what"]
-        return
-    assert (answer.code, answer.json["first_corrupt"]) == (1, known["step"])
-    assert (answer.json["class"], answer.json["verdict"]) == ("batch", "data or software")
 
 
 def test_the_script_records_the_same_fault_again(

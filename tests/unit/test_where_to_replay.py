@@ -15,6 +15,7 @@ from traces import make_run, whole_steps, write
 from forensics.checkpoint import Checkpoint
 from forensics.reporting.facts import Headline
 from forensics.reporting.going_back import go_back
+from forensics.reporting.result_lines import lines
 from forensics.reservations import of_suspects
 from forensics.result import Result
 
@@ -87,7 +88,10 @@ def test_another_batch_is_not_told_as_a_corrupted_tensor(tmp_path: Path) -> None
     write(run, whole_steps(0, 40))
     located = verified()
     finished(run, {**located, "class": "batch", "verdict": "data or software"})
-    sentence = report_on(run).headline.sentence
+    report = report_on(run)
+    told = lines(report.results[-1])
+    assert told[-1] == "- what the step left differs with its batch: 1 tensor"
+    sentence = report.headline.sentence
     assert sentence.startswith(
         "Corrupt, proven: step 27 was trained on rank 0 on another batch than its replay; "
         "verdict: data or software"
