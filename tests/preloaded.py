@@ -213,6 +213,8 @@ def _end(code: int) -> None:
 def _run(argv: list[str]) -> None:
     """Run a command line as python does: -c CODE, -m MODULE or a script, with its arguments."""
     kind, *rest = argv
+    if kind == "-u":  # as torchrun starts its ranks; what they print is written at the end
+        kind, *rest = rest
     if kind == "-m":
         sys.argv = rest
         sys.path.insert(0, str(Path.cwd()))

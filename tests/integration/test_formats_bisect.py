@@ -16,6 +16,7 @@ from forensics.readers.known import READERS, reader_of
 from forensics.tensor_roles import weights_of
 
 FAULTS = range(2, made.COUNT, 3)
+FEW = (FAULTS[0], FAULTS[4], FAULTS[-1])
 # format, who makes it, and whether it keeps a checksum of each weight
 FORMATS = (
     ("torch", made.torch_zip, True),
@@ -57,13 +58,34 @@ def damaged(checkpoints: Sequence[Checkpoint]) -> Iterator[None]:
         flip(one)
 
 
-@pytest.mark.parametrize(
+of_each_format = pytest.mark.parametrize(
     ("format", "make", "checksums"), FORMATS, ids=[make.__name__ for _, make, _ in FORMATS]
 )
-def test_every_third_checkpoint(
+
+
+@of_each_format
+def test_the_first_a_middle_and_the_last_checkpoint(
     format: str, make: Callable[[Path], Path], checksums: bool, tmp_path: Path
 ) -> None:
-    path = make(tmp_path)
+    located(format, make(tmp_path), checksums, FEW)
+
+
+@pytest.mark.parametrize("make", [made.torch_zip, made.safetensors])
+def test_every_third_checkpoint(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    ((format, _, checksums),) = [one for one in FORMATS if one[1] == make]
+    located(format, make(tmp_path), checksums, FAULTS)
+
+
+@pytest.mark.slow
+@of_each_format
+def test_every_third_checkpoint_of_each_format(
+    format: str, make: Callable[[Path], Path], checksums: bool, tmp_path: Path
+) -> None:
+    located(format, make(tmp_path), checksums, FAULTS)
+
+
+def located(format: str, path: Path, checksums: bool, faults: Sequence[int]) -> None:
+    """Nothing is found in the archive, and each fault where it is."""
     found = index(path)
     assert [one.step for one in found] == list(range(1, made.COUNT + 1))
     assert {one.format for one in found} == {format}
@@ -71,7 +93,7 @@ def test_every_third_checkpoint(
     answer = bisect("run", path, "--json")
     assert answer.code == 0, answer.out
     assert answer.json["first_corrupt"] is None
-    for place in FAULTS:
+    for place in faults:
         # one file rots; what no checksum shows has to last to be found by halves
         with damaged(found[place : place + 1] if checksums else found[place:]):
             answer = bisect("run", path, "--json")
