@@ -206,7 +206,7 @@ def main() -> None:
                 ways = copies(run, folder, arguments.jobs)
                 ways = {name: way for name, way in ways.items() if name.startswith("restore")}
                 with slow(run, arguments.slow):
-                    table(measured(ways, 2, folder / "target"), size)
+                    table(measured(ways, arguments.rounds, folder / "target"), size)
 
 
 if __name__ == "__main__":

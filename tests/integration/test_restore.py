@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import time
@@ -17,7 +18,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from click.testing import CliRunner
-from conftest import Answer
+from conftest import ROOT, Answer
 from in_process import bisect
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
@@ -420,3 +421,11 @@ def test_the_help_says_what_a_page_of_a_manual_does(name: str) -> None:
         program, called, *words = shlex.split(line)
         assert (program, called) == ("sdc-guard", name)
         main.commands[name].make_context(name, words)
+
+
+def test_the_commands_of_the_document_are_understood() -> None:
+    text = (ROOT / "docs" / "recovery.md").read_text(encoding="utf-8")
+    found = re.findall(r"^(?:\*/10 .*)?sdc-guard (restore|prefetch) (.*)$", text, re.MULTILINE)
+    assert len(found) == 4
+    for name, words in found:
+        main.commands[name].make_context(name, shlex.split(words))
