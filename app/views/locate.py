@@ -10,7 +10,7 @@ from app.cell_detail import detail
 from app.comparison import comparison
 from app.layer_rows import LayerRow, row_of, rows_of
 from app.palette import palette_of
-from app.scans import Scan, Window, heatmap_cells, kept_cells, scans_of
+from app.scans import Scan, Window, heatmap_cells, kept_cells, scans_of, window_in
 from app.source import current_source
 from app.statistics_sql import STATISTICS, Statistic
 from app.wording import count, plain, span_text
@@ -47,7 +47,8 @@ def window_of(whole: Scan, layers: int) -> Window:
     steps = locate_state.span_of(
         st.query_params.get("steps"), whole.extent.first, whole.extent.last
     )
-    return Window(*steps, *locate_state.span_of(st.query_params.get("layers"), 0, layers - 1))
+    places = locate_state.span_of(st.query_params.get("layers"), 0, layers - 1)
+    return window_in(whole, steps, places, layers)
 
 
 def zoomed(window: Window, whole: Scan, layers: int) -> None:

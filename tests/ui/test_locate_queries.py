@@ -319,3 +319,15 @@ def test_a_scan_is_kept_for_its_version_and_one_that_took_long_for_a_while(
         kept.of(reader, 4, STATISTICS[name])
     kept.of(reader, 4, NORM)  # two are kept, and it was the oldest
     assert len(made) == 6
+
+
+def test_a_large_window_is_made_of_the_scan_that_is_there(
+    known: tuple[RunReader, np.ndarray],
+) -> None:
+    whole = scan(known[0], NORM)
+    assert whole is not None
+    assert whole.width == 2  # of 300 steps at most 250 are shown one by one
+    assert scans.window_in(whole, (0, 99), (0, 1), 2).width == 1
+    many = replace(whole, extent=replace(whole.extent, rows=10**8))
+    assert scans.window_in(many, (0, 99), (0, 1), 2).width == 2
+    assert scans.window_in(many, (0, 9), (0, 1), 2).width == 1
