@@ -73,11 +73,17 @@ def _drop(name: str) -> None:
 
 
 def draw(
-    cells: pd.DataFrame, reader: TraceReader, window: Window, whole: Scan, rows: list[LayerRow]
+    cells: pd.DataFrame,
+    reader: TraceReader,
+    window: Window,
+    whole: Scan,
+    rows: list[LayerRow],
+    rank: int | None,
 ) -> None:
     layers = reader.run_file.layers
     places = {layer.id: place for place, layer in enumerate(layers)}
-    alerts = queries_cell.alert_cells(reader, window.first, window.last, window.width).to_pandas()
+    span = (window.first, window.last, window.width)
+    alerts = queries_cell.alert_cells(reader, *span, rank).to_pandas()
     row = [row_of(rows, places.get(layer, -1)) for layer in alerts["layer"]]
     alerts = alerts.assign(row=row).dropna(subset="row").astype({"row": int})
     shown = heat_cells.drawn(
@@ -193,7 +199,7 @@ def show() -> None:
     if cells.empty:
         st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")
     else:
-        draw(cells, reader, window, whole, rows)
+        draw(cells, reader, window, whole, rows, rank)
         st.caption(plain(" ".join(notes(reader, statistic, whole, window, cells))))
     step, place = (
         st.session_state.get("step"),

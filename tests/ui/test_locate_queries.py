@@ -331,3 +331,18 @@ def test_a_large_window_is_made_of_the_scan_that_is_there(
     many = replace(whole, extent=replace(whole.extent, rows=10**8))
     assert scans.window_in(many, (0, 99), (0, 1), 2).width == 2
     assert scans.window_in(many, (0, 9), (0, 1), 2).width == 1
+
+
+def test_alerts_are_marked_in_their_cells_the_proven_ones_first(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", world_size=2)
+    with Trace(run, rank=1) as trace:
+        trace.alert(9, "suspect")
+        trace.alert(10)
+        trace.alert(21, "suspect")
+    with RunReader(run) as reader:
+        marks = queries_cell.alert_cells(reader, 0, 30, 8).to_pylist()
+        assert queries_cell.alert_cells(reader, 0, 30, 8, rank=0).num_rows == 0
+    assert [(m["layer"], m["bin"], m["severity"], m["count"], m["step"]) for m in marks] == [
+        (1, 1, "proven", 2, 9),
+        (1, 2, "suspect", 1, 21),
+    ]
