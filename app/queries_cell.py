@@ -65,6 +65,7 @@ _ALERT_CELLS = """
     SELECT layer, step // $width AS bin, min(severity) AS severity, count(*) AS count,
         string_agg(DISTINCT detector, ', ' ORDER BY detector) AS detectors, min(step) AS step
     FROM alerts WHERE layer IS NOT NULL AND step BETWEEN $first AND $last
+        AND ($rank IS NULL OR rank = $rank)
     GROUP BY layer, bin ORDER BY severity, count DESC, layer, bin LIMIT {limit}
 """
 
@@ -136,9 +137,11 @@ def devices(reader: TraceReader, step: int) -> dict[int, str]:
     return {rank: str(device) for rank, device in found.items() if device}
 
 
-def alert_cells(reader: TraceReader, first: int, last: int, width: int) -> pa.Table:
+def alert_cells(
+    reader: TraceReader, first: int, last: int, width: int, rank: int | None = None
+) -> pa.Table:
     """Where alerts name a layer: columns layer, bin, severity, count, detectors, step."""
-    asked = {"first": first, "last": last, "width": width}
+    asked = {"first": first, "last": last, "width": width, "rank": rank}
     return reader.arrow(_ALERT_CELLS.format(limit=_NEAR), asked)
 
 

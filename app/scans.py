@@ -22,6 +22,7 @@ from .step_bins import Stretches, bin_width, stretches
 
 _SHARE: Final = 20.0  # of the time at most a twentieth goes into passes, while a run grows
 _STATISTICS_KEPT: Final = 2  # of 5,000 layers each takes 100 MB
+_MOST_ROWS: Final = 15_000_000  # that a view reads anew: some two seconds of processor time
 _QUICK: Final = 0.5  # seconds; what takes less is done again at once
 
 
@@ -49,17 +50,24 @@ class Scan:
 
 @dataclass(frozen=True)
 class Window:
-    """What a heatmap shows: steps and places of layers, all ends included."""
+    """What a heatmap shows.
+
+    Attributes:
+        first, last: steps, both included.
+        low, high: places of layers, both included.
+        least: a bin has so many steps or more, a power of two.
+    """
 
     first: int
     last: int
     low: int
     high: int
+    least: int = 1
 
     @property
     def width(self) -> int:
         """Steps of a bin."""
-        return bin_width(self.first, self.last)
+        return max(bin_width(self.first, self.last), self.least)
 
 
 def scan(reader: TraceReader, statistic: Statistic) -> Scan | None:
@@ -79,6 +87,21 @@ def scan(reader: TraceReader, statistic: Statistic) -> Scan | None:
         time.perf_counter() - started,
         time.monotonic(),
     )
+
+
+def window_in(whole: Scan, steps: tuple[int, int], places: tuple[int, int], layers: int) -> Window:
+    """A window, with the scan's bins where it would take long to read all its rows again.
+
+    Args:
+        whole: the scan.
+        steps: first and last, within those of the scan.
+        places: first and last, of the layers.
+        layers: how many the run has.
+    """
+    known = whole.extent
+    share = (steps[1] - steps[0] + 1) / (known.last - known.first + 1)
+    rows = known.rows * share * (places[1] - places[0] + 1) / max(layers, 1)
+    return Window(*steps, *places, least=whole.width if rows > _MOST_ROWS else 1)
 
 
 class Scans:
@@ -124,7 +147,7 @@ def scans_of(run: str) -> Scans:
 def kept_cells(
     made: float,
     statistic: str,
-    window: tuple[int, int, int, int],
+    window: tuple[int, int, int, int, int],
     rank: int | None,
     _make: Callable[[], pd.DataFrame],
 ) -> pd.DataFrame:

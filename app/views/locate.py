@@ -10,7 +10,7 @@ from app.cell_detail import detail
 from app.comparison import comparison
 from app.layer_rows import LayerRow, row_of, rows_of
 from app.palette import palette_of
-from app.scans import Scan, Window, heatmap_cells, kept_cells, scans_of
+from app.scans import Scan, Window, heatmap_cells, kept_cells, scans_of, window_in
 from app.source import current_source
 from app.statistics_sql import STATISTICS, Statistic
 from app.wording import count, plain, span_text
@@ -47,7 +47,8 @@ def window_of(whole: Scan, layers: int) -> Window:
     steps = locate_state.span_of(
         st.query_params.get("steps"), whole.extent.first, whole.extent.last
     )
-    return Window(*steps, *locate_state.span_of(st.query_params.get("layers"), 0, layers - 1))
+    places = locate_state.span_of(st.query_params.get("layers"), 0, layers - 1)
+    return window_in(whole, steps, places, layers)
 
 
 def zoomed(window: Window, whole: Scan, layers: int) -> None:
@@ -72,11 +73,17 @@ def _drop(name: str) -> None:
 
 
 def draw(
-    cells: pd.DataFrame, reader: TraceReader, window: Window, whole: Scan, rows: list[LayerRow]
+    cells: pd.DataFrame,
+    reader: TraceReader,
+    window: Window,
+    whole: Scan,
+    rows: list[LayerRow],
+    rank: int | None,
 ) -> None:
     layers = reader.run_file.layers
     places = {layer.id: place for place, layer in enumerate(layers)}
-    alerts = queries_cell.alert_cells(reader, window.first, window.last, window.width).to_pandas()
+    span = (window.first, window.last, window.width)
+    alerts = queries_cell.alert_cells(reader, *span, rank).to_pandas()
     row = [row_of(rows, places.get(layer, -1)) for layer in alerts["layer"]]
     alerts = alerts.assign(row=row).dropna(subset="row").astype({"row": int})
     shown = heat_cells.drawn(
@@ -192,7 +199,7 @@ def show() -> None:
     if cells.empty:
         st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")
     else:
-        draw(cells, reader, window, whole, rows)
+        draw(cells, reader, window, whole, rows, rank)
         st.caption(plain(" ".join(notes(reader, statistic, whole, window, cells))))
     step, place = (
         st.session_state.get("step"),

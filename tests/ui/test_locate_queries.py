@@ -319,3 +319,30 @@ def test_a_scan_is_kept_for_its_version_and_one_that_took_long_for_a_while(
         kept.of(reader, 4, STATISTICS[name])
     kept.of(reader, 4, NORM)  # two are kept, and it was the oldest
     assert len(made) == 6
+
+
+def test_a_large_window_is_made_of_the_scan_that_is_there(
+    known: tuple[RunReader, np.ndarray],
+) -> None:
+    whole = scan(known[0], NORM)
+    assert whole is not None
+    assert whole.width == 2  # of 300 steps at most 250 are shown one by one
+    assert scans.window_in(whole, (0, 99), (0, 1), 2).width == 1
+    many = replace(whole, extent=replace(whole.extent, rows=10**8))
+    assert scans.window_in(many, (0, 99), (0, 1), 2).width == 2
+    assert scans.window_in(many, (0, 9), (0, 1), 2).width == 1
+
+
+def test_alerts_are_marked_in_their_cells_the_proven_ones_first(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", world_size=2)
+    with Trace(run, rank=1) as trace:
+        trace.alert(9, "suspect")
+        trace.alert(10)
+        trace.alert(21, "suspect")
+    with RunReader(run) as reader:
+        marks = queries_cell.alert_cells(reader, 0, 30, 8).to_pylist()
+        assert queries_cell.alert_cells(reader, 0, 30, 8, rank=0).num_rows == 0
+    assert [(m["layer"], m["bin"], m["severity"], m["count"], m["step"]) for m in marks] == [
+        (1, 1, "proven", 2, 9),
+        (1, 2, "suspect", 1, 21),
+    ]
