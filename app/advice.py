@@ -13,7 +13,7 @@ from typing import Final
 from forensics.reporting.facts import GoBack, Headline
 
 from .disproof import confidence, disproof
-from .wording import count
+from .wording import count, span_text
 
 PERSISTENT: Final = "persistent on a device"
 INTERMITTENT: Final = "intermittent"
@@ -251,12 +251,12 @@ def _questions(answer: Headline, back: GoBack, verdict: str | None, context: Con
     return found
 
 
-def discard_text(found: Advice) -> str:
-    """`40 steps: 21 to 60`."""
+def discard_text(found: Advice) -> tuple[str, str]:
+    """What to discard, as a label and its value: `Discard 40 steps`, `21 to 60`."""
     if found.discard is None:
-        return "nothing"
+        return "Discard", "nothing"
     first, last = found.discard
-    return f"{count(last - first + 1, 'step')}: {first:,} to {last:,}"
+    return f"Discard {count(last - first + 1, 'step')}", span_text(first, last)
 
 
 def hours_text(hours: float) -> str:
