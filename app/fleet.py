@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +27,12 @@ class Run:
     Attributes:
         name: unique among the runs shown together.
         location: its folder, absolute, or its location in a lake; it need not exist yet.
+        there: False for a folder in which no run was found yet.
     """
 
     name: str
     location: str
+    there: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ def runs_given(arguments: Sequence[str]) -> Fleet:
             continue
         folder = Path(argument).expanduser().absolute()
         inside = sorted(_inside(folder, refused), key=lambda run: run.name.split("/"))
-        found += inside or [Run(folder.name or str(folder), str(folder))]
+        there = (folder / "run.json").exists()
+        found += inside or [Run(folder.name or str(folder), str(folder), there)]
     by_location = {run.location: run for run in reversed(found)}
     runs = [run for run in dict.fromkeys(found) if by_location.get(run.location) is run]
     if len(runs) > MAX_RUNS:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
 import duckdb
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 from sdc_guard.errors import SdcGuardError
 
@@ -32,7 +34,6 @@ def show() -> None:
         if admitted() and _chosen(given_runs()):
             _header(current_source())
             page.run()
-            navigation.footer()
     except SdcGuardError as error:
         _error_line(str(error))
     except duckdb.Error as error:
@@ -57,7 +58,8 @@ def _chosen(fleet: Fleet) -> bool:
     name = asked or st.session_state.get(CHOSEN) or fleet.runs[0].name
     run = fleet.named(name) or fleet.runs[0]
     st.session_state[CHOSEN] = run.name
-    st.query_params["run"] = run.name
+    if run.there:  # else a run that comes into the folder has another name
+        st.query_params["run"] = run.name
     return True
 
 
@@ -99,10 +101,14 @@ def _picker(fleet: Fleet) -> None:
 
 def choose(name: str) -> None:
     """Look at another run from now on: what was selected was of the run before."""
-    for key in navigation.ABOUT_A_RUN:
-        st.session_state.pop(key, None)
-        st.query_params.pop(key, None)
-    st.session_state[CHOSEN] = st.query_params["run"] = name
+    for key in navigation.EMPTY_AT_FIRST:
+        if key in st.session_state:
+            st.session_state[key] = None
+    for key in set(st.query_params) - {navigation.RUN_KEY}:
+        # a widget's own is not ours to remove; where the new run has no such value it drops it
+        with contextlib.suppress(StreamlitAPIException):
+            del st.query_params[key]
+    st.session_state[CHOSEN] = st.query_params[navigation.RUN_KEY] = name
 
 
 def _status_line(location: str) -> None:

@@ -13,6 +13,7 @@ _VIEWS: Final = Path(__file__).parent / "views"
 # what an address may say: the run, and what of it is looked at
 RUN_KEY: Final = "run"
 ABOUT_A_RUN: Final = ("incident", "step", "layer", "rank", "attempt", "session")
+EMPTY_AT_FIRST: Final = ("step", "layer")  # widgets with these keys begin without a value
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,3 @@ def link(name: str, label: str, **changes: str | int | None) -> None:
         st.page_link(
             f"views/{view.name}.py", label=label, icon=view.icon, query_params=kept(**changes)
         )
-
-
-def footer() -> None:
-    """The pages once more, below a long one: each is a key away, Alt and its number."""
-    st.divider()
-    with st.container(horizontal=True):
-        for number, view in enumerate(available(), 1):
-            if st.button(
-                view.title, key=f"to {view.name}", type="tertiary", shortcut=f"Alt+{number}"
-            ):
-                st.switch_page(f"views/{view.name}.py", query_params=kept())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -16,6 +17,8 @@ from .span import Span
 from .watched import percent
 
 _MOST: Final = 10  # steps in a sentence
+_OPEN: Final = re.compile(r"incident open since step (\d{1,18})\b")  # as a guard seals it
+_REPLICAS: Final = "replica_digest"  # the detector's name
 
 
 def of_trust(part: Span, steps: Sequence[int]) -> list[str]:
@@ -134,13 +137,29 @@ def of_suspects(
     )
     if not oracle.proves:
         return [said]
-    before = [one.step for one in candidates if one.readable and one.step < first.step]
+    opened = min((_opened(one) for one in doubted), default=first.step)
+    before = [one.step for one in candidates if one.readable and one.step < opened]
     start = f"--from {before[-1]} --to {first.step}" if before else "from a checkpoint before"
-    return [
+    lines = [
         said,
         "a step that computes wrong values changes no bit between two steps, so this search does "
         f"not see it: sdc-bisect verify {start} runs them again and compares",
     ]
+    if any(_REPLICAS in reason for reason in first.reasons):
+        lines.append(
+            "ranks are compared every so many steps: they may have gone apart before the step that "
+            "is named; where that replay finds nothing, begin at an earlier checkpoint"
+        )
+    return lines
+
+
+def _opened(suspect: Checkpoint) -> int:
+    """The step since which an incident was open, else its own.
+
+    A checkpoint of that very step, or of one shortly before, may have been saved before it opened.
+    """
+    found = [int(step) for reason in suspect.reasons for step in _OPEN.findall(reason)]
+    return min([suspect.step, *found])
 
 
 def _why(suspect: Checkpoint) -> str:

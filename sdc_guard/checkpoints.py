@@ -10,16 +10,19 @@ from typing import Any
 import torch
 
 from .archive.manifest import Manifest
+from .archive.other_step import Steps
 from .archive.retention.keeper import Keeper
 from .archive.save import expected_digests, save_checkpoint, shards_in, uncompared
 from .attempt import Place
 from .collector import Collector
 from .counter_alerts import counter_digest
 from .detect.counters import KIND as COUNTER
+from .errors import SdcGuardError
 from .options import ArchiveFormat
 from .recorder import Recorder
 from .sharded_checkpoints import ShardedCheckpoints, Snapshot
 from .signals.finite import not_finite, not_finite_buffers
+from .steps_around import steps_around
 from .store.writer import Writer
 
 _log = logging.getLogger("sdc_guard")
@@ -115,6 +118,7 @@ class Checkpoints:
             ],
             trace_step=step if newest is None else newest,
             untested=uncompared(expected.values()),
+            around=lambda: self._around(step if newest is None else newest, place),
         )
         self._record(folder, manifest)
         self._committed()
@@ -172,6 +176,15 @@ class Checkpoints:
         if incident is not None:
             doubts.append(f"incident open since step {incident.opened}: {incident.first}")
         return doubts
+
+    def _around(self, step: int, place: Place) -> Steps:
+        """What the steps around a step left, as far as that can be told at once."""
+        try:
+            return steps_around(
+                self._run, place.rank, step, place.attempt, self._writer, patient=False
+            )
+        except SdcGuardError:
+            return {}
 
     def _record(self, folder: Path, manifest: Manifest) -> None:
         reasons = "; ".join(manifest.reasons)

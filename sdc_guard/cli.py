@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from .commands.dashboard import dashboard
+from .commands.examining import doctor
 from .commands.gating import verify_archive
 from .commands.group import OneLineErrors
 from .commands.injecting import campaign, inject
@@ -16,6 +17,7 @@ from .commands.keeping import compact, upload
 from .commands.planning import plan
 from .commands.proving import demo, selftest
 from .commands.reading import export, metrics, sql, watch
+from .commands.recovering import prefetch, restore
 from .commands.retaining import keep
 
 
@@ -36,6 +38,7 @@ def main() -> None:
 
 for _command in (
     demo,
+    doctor,
     dashboard,
     sql,
     export,
@@ -48,6 +51,8 @@ for _command in (
     compact,
     upload,
     keep,
+    restore,
+    prefetch,
     strikes,
     check_log,
     verify_archive,

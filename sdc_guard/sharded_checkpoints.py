@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,24 +13,22 @@ from typing import Any, Final
 import torch
 import xxhash
 
+from .archive.other_step import Steps
 from .archive.save import new_partial
 from .archive.sharded.meeting import Arrival, Meeting, NotSaved
 from .archive.sharded.pieces import At, Given, given, with_traced_digests
-from .archive.sharded.proof import Named
 from .archive.sharded.protocol import LIMIT, Outcome, Part, write_part
 from .archive.sharded.staging import Stager
 from .attempt import Place
 from .detect.carried import Key
 from .digest import Digest
-from .digest.reference import MASK64
 from .errors import SdcGuardError
 from .ranks import Ranks
 from .recorder import Recorder
 from .signals.finite import not_finite_buffers
 from .signals.layout import layout
 from .signals.state import CarriedState
-from .store import queries
-from .store.reader import RunReader
+from .steps_around import steps_around
 from .store.run_file import RunFile
 from .store.writer import Writer
 
@@ -39,8 +36,6 @@ _log = logging.getLogger("sdc_guard")
 
 PATIENCE = 60.0  # seconds to wait for another rank at a checkpoint
 AT_END = 300.0  # seconds that the end of a training waits for the last one
-_LATER_STEPS: Final = 8  # in whose digests a copy's are looked for
-_LATER_SECONDS: Final = 5.0
 _EVENT: Final = "checkpoint not saved"
 
 
@@ -185,27 +180,12 @@ class ShardedCheckpoints:
             unsafe = "the trace of this step is not on disk"
             part = replace(part, doubts=(*part.doubts, unsafe))
 
-        def later() -> dict[int, dict[Named, Digest]]:
-            return self._later(part.trace_step, part.attempt) if racing else {}
+        def around() -> Steps:
+            return steps_around(
+                self._run, self._rank, part.trace_step, part.attempt, self._writer, patient=racing
+            )
 
-        return write_part(part, self._meeting, later)
-
-    def _later(self, step: int, attempt: int) -> dict[int, dict[Named, Digest]]:
-        """What the steps after a step left on this rank, as far as it gets into the trace soon."""
-        end = time.monotonic() + _LATER_SECONDS
-        while True:
-            self._writer.flush(_LATER_SECONDS)
-            with RunReader(self._run, attempt=attempt) as reader:
-                span = (step + 1, step + _LATER_STEPS)
-                rows = queries.left_by_steps(reader, self._rank, *span).to_pylist()
-            if rows or time.monotonic() > end:
-                break
-            time.sleep(0.1)
-        found: dict[int, dict[Named, Digest]] = {}
-        for row in rows:
-            digest = Digest(*(row[name] & MASK64 for name in ("h", "s1", "s2")))
-            found.setdefault(row["step"], {})[row["kind"], row["name"]] = digest
-        return found
+        return write_part(part, self._meeting, around)
 
     def _environment(self, attempt: int) -> str:
         """A hash of what run.json says of an attempt's environment; "" if it says nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 from collections.abc import Callable, Iterator
@@ -23,6 +24,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("sdc-guard")
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of each later look for garbage, or for objects of a kind."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

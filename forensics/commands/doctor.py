@@ -39,6 +39,7 @@ def doctor_command(path: Path, as_json: bool) -> None:
         missing_packages,
         permission_troubles,
     )
+    from ..archive_remarks import archive_remarks
     from ..index import index
     from ..passed_over import passed_over
 
@@ -48,6 +49,7 @@ def doctor_command(path: Path, as_json: bool) -> None:
     if not is_url(str(path)):
         # behind one times are those of the copying, and to read is the only permission that counts
         warnings = [*clock_troubles(found), *permission_troubles(found), *passed_over(path, found)]
+        warnings += archive_remarks(path, found)
     if kind and not is_local(kind):
         warnings.append(f"on {kind}, which may not be this machine's own: reading may be slow")
     told = {"formats": formats(found), "file_system": kind, "missing": missing_packages()}

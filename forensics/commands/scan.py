@@ -65,6 +65,7 @@ def scan_command(path: Path, jobs: int, statistics: bool | None, as_json: bool) 
       sdc-bisect scan checkpoints --statistics --jobs 8
       sdc-bisect scan checkpoints --json
     """
+    from ..archive_remarks import archive_remarks
     from ..index import index
     from ..neighbours import bytes_of
     from ..passed_over import passed_over
@@ -72,7 +73,7 @@ def scan_command(path: Path, jobs: int, statistics: bool | None, as_json: bool) 
     from ..scanning import not_checkable, scanned
 
     found = index(path)
-    remarks = passed_over(path, found)
+    remarks = passed_over(path, found) + archive_remarks(path, found)
     large = sum(bytes_of(one.path) for one in found) >= _SHOWN
     answers = scanned(found, jobs, statistics=statistics, tell=_progress(len(found), large))
     if as_json:

@@ -18,8 +18,11 @@ from sdc_guard.store.trace_reader import TraceReader
 from ..chain import all_breaks
 from ..checkpoint import Checkpoint
 from ..counter_breaks import counter_breaks
+from ..readers.known import reader_of
 from ..watched import Watch, percent
 from .judgement import Judgement
+from .race import race
+from .sealed_state import not_left
 
 _TRACED = """
     SELECT kind, name, h, s1, s2
@@ -70,7 +73,7 @@ class TraceOracle:
                 return Judgement("corrupt", reason, watched=share)
         counted = self._counted(manifest.trace_step)
         if stored and (counted is None or counted.verdict != "corrupt"):
-            reason = f"stored bytes: {stored}"
+            reason = f"stored bytes: {self._raced(checkpoint) or stored}"
             return Judgement("corrupt", reason, stored_bytes=True, watched=share)
         judgement = (
             counted or self._incomplete(manifest) or self._against_trace(checkpoint, manifest)
@@ -101,6 +104,8 @@ class TraceOracle:
     def _against_trace(self, checkpoint: Checkpoint, manifest: Manifest) -> Judgement:
         step = manifest.trace_step
         compared, absent, recorded = set(), 0, 0
+        if (path := self._not_left(checkpoint, manifest)) != "":
+            return self._not_of(checkpoint, path, step)
         for rank, held in enumerate(_by_rank(checkpoint, manifest)):
             traced = self._traced(step, checkpoint.attempt, rank)
             recorded += len(traced)
@@ -111,7 +116,7 @@ class TraceOracle:
                     continue
                 compared.add((rank, key))
                 if traced[key] != {tuple(entry.digest)}:
-                    return Judgement("corrupt", f"{path}: not the bits of step {step}")
+                    return self._not_of(checkpoint, path, step)
         if not recorded:
             return Judgement("untestable", f"no digests of step {step} recorded")
         if not compared:
@@ -121,6 +126,27 @@ class TraceOracle:
             return Judgement("untestable", text)
         text = f"{len(compared)} of {recorded} recorded tensors equal the trace, bit for bit"
         return Judgement("clean", text + self._reservation(step) + _unproven(manifest))
+
+    def _not_left(self, checkpoint: Checkpoint, manifest: Manifest) -> str:
+        """Of what others saved, a tensor that the step did not leave; "" if there is none.
+
+        Its seal names those alone that are as the step left them.
+        """
+        seal = None if manifest.file else seal_at(checkpoint.path)
+        return "" if seal is None else not_left(seal, manifest, self._reader)
+
+    def _not_of(self, checkpoint: Checkpoint, path: str, step: int) -> Judgement:
+        """That a tensor is not what a step left; what it is, if that is known."""
+        reason = self._raced(checkpoint) or f"{path}: not the bits of step {step}"
+        return Judgement("corrupt", reason, stored_bytes=True)
+
+    def _raced(self, checkpoint: Checkpoint) -> str:
+        """Of which step beside its own the tensors are; "" if of none."""
+        try:
+            content = reader_of(checkpoint.format).open(checkpoint)
+            return next(race(checkpoint, content, self._reader), "")
+        except CheckpointUnreadable:
+            return ""
 
     def _traced(
         self, step: int, attempt: int, rank: int

@@ -24,6 +24,7 @@ from sdc_guard.archive.compare import (
 from sdc_guard.archive.confirmations import Confirmation, read_confirmations, settled
 from sdc_guard.archive.manifest import FILE, SHARDED, Manifest
 from sdc_guard.archive.save import STATE_FILE
+from sdc_guard.archive.sharded.ack import ack_name
 from sdc_guard.errors import CheckpointUnreadable, ReadFailed
 
 from ..checkpoint import Checkpoint
@@ -48,7 +49,9 @@ def find(path: Path) -> list[Checkpoint]:
     if path.is_file() and (path.parent / FILE).is_file():
         path = path.parent
     if (path / FILE).is_file():
-        return doubted(path.parent, [_describe(path, 0, read_confirmations(path.parent))])
+        named = _FOLDER.fullmatch(path.name)
+        step = (as_step(named[1]) if named else None) or 0
+        return doubted(path.parent, [_describe(path, step, read_confirmations(path.parent))])
     if not path.is_dir():
         return []
     archive = path / "archive" if (path / "archive").is_dir() else path
@@ -75,7 +78,8 @@ def _is_own(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     names = names_in(folder)
-    return FILE in names or not names - {STATE_FILE}
+    # what ranks acknowledged nobody else has
+    return FILE in names or not names - {STATE_FILE} or ack_name(0) in names
 
 
 def _describe(folder: Path, named_step: int, confirmations: list[Confirmation]) -> Checkpoint:

@@ -110,6 +110,7 @@ class Headline:
         unreadable: checkpoints that cannot be read: step, path, reason.
         sound, accused: steps that the session's judges called clean, and nobody corrupt; and those
             that one of them called corrupt.
+        searched: the session that searched and found nothing, where alerts say otherwise.
     """
 
     state: State
@@ -131,6 +132,7 @@ class Headline:
     unreadable: tuple[Mapping[str, Any], ...] = ()
     sound: tuple[int, ...] = ()
     accused: tuple[int, ...] = ()
+    searched: str = ""
 
     @property
     def is_of_files(self) -> bool:

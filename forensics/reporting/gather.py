@@ -20,6 +20,7 @@ from .curves import alert_steps, curves
 from .facts import Headline, Recorded, Report, Told
 from .going_back import go_back, with_advice
 from .headline import (
+    after_search,
     chosen,
     of_archive,
     of_session,
@@ -94,11 +95,12 @@ def _answer(
     if by_session is not None and by_session.state in ("corrupt", "suspect"):
         return by_session
     tensors = [] if proven is None else [x.as_dict() for x in solved_at(reader, proven).values()]
-    by_trace = of_trace(
-        known, proven, incidents, alerts, tensors, dtypes, len(reader.damaged)
-    )  # a search that found nothing takes no alert back
-    is_doubted = by_trace.state in ("corrupt", "suspect")
-    return by_trace if by_session is None or is_doubted else by_session
+    by_trace = of_trace(known, proven, incidents, alerts, tensors, dtypes, len(reader.damaged))
+    if by_session is None:
+        return by_trace
+    if by_trace.state not in ("corrupt", "suspect"):
+        return by_session
+    return after_search(by_trace, by_session)
 
 
 def report_of_archive(

@@ -70,7 +70,7 @@ def go_back(
         status=best.status,
         why=_why(answer, best, limit),
         command=_command(resume, best.path, place, last),
-        then=then,
+        then=_replay(place, best.step, resume) if answer.searched and guarded else then,
     )
 
 
@@ -98,10 +98,11 @@ def _limit(answer: Headline) -> int | None:
 
 def _why(answer: Headline, best: Checkpoint, limit: int) -> str:
     if answer.last_clean is None:
-        return (
-            f"The newest that the guard called clean before step {answer.first_corrupt}; "
-            "nobody has searched yet."
-        )
+        searched = "nobody has searched yet."
+        if answer.searched:
+            searched = f"{answer.searched} found nothing corrupt; no replay has shown the step."
+        before = f"before step {answer.first_corrupt}"
+        return f"The newest that the guard called clean {before}; {searched}"
     said = f"{answer.source} calls everything up to step {limit} clean"
     return f"The newest checkpoint up to that step: {said}." + (
         f" Its status when it was saved: {best.status}." if best.status != "clean" else ""
@@ -121,6 +122,12 @@ def _command(resume: str | None, checkpoint: Path, place: str, last: int | None)
 def _unread(answer: Headline) -> str:
     steps = ", ".join(str(one["step"]) for one in answer.unreadable)
     return f" Do not restore from what cannot be read: {steps}." if steps else ""
+
+
+def _replay(place: str, start: int, resume: str | None) -> tuple[tuple[str, str], ...]:
+    how = "--recorded" if resume else "-- COMMAND --resume {ckpt} --until {step}"
+    said = "Replay, to know the step that computed wrong, if one did"
+    return ((f"sdc-bisect verify {shlex.quote(place)} --from {start} {how}", said),)
 
 
 def _then(

@@ -14,6 +14,8 @@ from .bits import located_elements
 from .facts import Headline, LocatedElement, Recorded, State, Told
 
 _EXACT: Final = ("trace", "integrity")  # judges that compare bit for bit
+_NOT_SEARCHED: Final = "Not searched: a fault before it is not excluded (sdc-bisect run, verify)."
+_BATCH: Final = "batch"
 
 
 def accuses(told: Told) -> bool:
@@ -117,6 +119,11 @@ def _sentence(told: Told, elements: Sequence[LocatedElement]) -> str:
         return f"{'Corrupt' if result['proven'] else 'Suspected, not proven'}: {told.sentence}"
     certainty = "Corrupt, proven" if result["proven"] else "Suspected, not proven"
     where = "" if result["rank"] is None else f" on rank {result['rank']}"
+    if result["class"] == _BATCH:  # the model and its device have computed what they were given
+        return (
+            f"{certainty}: step {result['first_corrupt']} was trained{where} on another batch than "
+            f"its replay; verdict: {result['verdict']}."
+        )
     return f"{certainty}: step {result['first_corrupt']} is the first corrupted step{where}" + (
         f"; {element_text(elements[0])}." if elements else _tensor_text(result)
     )
@@ -212,7 +219,7 @@ def of_trace(
             sentence=f"Corrupt, proven: step {proven} is the first with an alert from an exact "
             f"comparison{what}.",
             rests_on=first,
-            limits=("Not searched: a fault before it is not excluded (sdc-bisect run, verify).",),
+            limits=(_NOT_SEARCHED,),
             first_corrupt=proven,
             proven=True,
             elements=elements,
@@ -238,6 +245,17 @@ def of_trace(
         text = f"Unknown: no finding in {steps}, and {damaged} files of the trace cannot be read."
         return Headline("unknown", text)
     return Headline("clean", f"No incident: no check found anything in {steps}.", source="alerts")
+
+
+def after_search(by_trace: Headline, by_session: Headline) -> Headline:
+    """The answer of alerts where a search found nothing: it takes no alert back."""
+    said = (
+        f"{by_session.source} found nothing corrupt; what a step computed wrong it does not see, a "
+        "replay does (sdc-bisect verify --from STEP)."
+    )
+    limits = [limit for limit in by_trace.limits if limit != _NOT_SEARCHED]
+    said = said[0].upper() + said[1:]
+    return replace(by_trace, limits=(*limits, said), searched=by_session.source)
 
 
 def of_archive(checkpoints: Sequence[Checkpoint]) -> Headline:

@@ -11,12 +11,14 @@ from typing import Any, Final, Literal, get_args
 from ..digest import Digest
 from ..errors import CheckpointUnreadable
 from ..store.atomic import publish_text
+from .own_checksum import checksum_without
 
 Status = Literal["untested", "clean", "suspect", "corrupt"]
 SCHEMA = "sdc-guard/manifest/1"
 SHARDED_SCHEMA = "sdc-guard/manifest/2"
 SHARDED = "dcp"  # the format of checkpoints of several files, that of torch.distributed.checkpoint
 FILE = "manifest.json"
+_OWN: Final = "own_xxh3"  # of what the manifest says; not in those from before there was one
 _END: Final = 1 << 63  # steps and sizes are below it: stores keep signed 64 bits
 _XXH3 = re.compile(r"(?:[0-9a-f]{32})?")
 
@@ -111,6 +113,8 @@ class Manifest:
         if self.format != SHARDED:
             content = _of_version_1(content)
         content = {"schema": SHARDED_SCHEMA if self.format == SHARDED else SCHEMA, **content}
+        content = json.loads(json.dumps(content))  # as whoever reads it has it
+        content[_OWN] = checksum_without(content, _OWN)
         publish_text(folder / FILE, json.dumps(content, indent=1) + "\n")
 
     @classmethod
@@ -118,7 +122,8 @@ class Manifest:
         """Read the manifest of the checkpoint in `folder`.
 
         Raises:
-            CheckpointUnreadable: there is none, it is damaged, or of a newer version.
+            CheckpointUnreadable: there is none, it is damaged, or of a newer version. One that
+                does not fit its own checksum convicts nothing, and is what is damaged.
         """
         path = folder / FILE
         try:
@@ -154,6 +159,9 @@ class Manifest:
     def _parse(cls, content: Any) -> Manifest:
         if not isinstance(content, dict):
             raise _Wrong("it holds no object")
+        if _OWN in content and content[_OWN] != checksum_without(content, _OWN):
+            raise _Wrong("it does not fit its own checksum")
+        content.pop(_OWN, None)
         schema = content.pop("schema")
         if schema not in (SCHEMA, SHARDED_SCHEMA):
             raise _Wrong(_unknown_schema(schema))

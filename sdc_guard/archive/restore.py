@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from .manifest import FILE, SHARDED, Manifest
 from .save import STATE_FILE, tensors_in
 from .sharded.files import METADATA
 from .sharded.load import load_into, load_whole
+from .sharded.place import Place
 
 _log = logging.getLogger("sdc_guard")
 
@@ -68,7 +69,13 @@ def checkpoints(archive: Path) -> list[Found]:
     )
 
 
-def load_checkpoint(path: str | Path, *, into: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def load_checkpoint(
+    path: str | Path,
+    *,
+    into: Mapping[str, Any] | None = None,
+    cache: str | Path | None = None,
+    cache_size: int | None = None,
+) -> dict[str, Any]:
     """Load a checkpoint after proving that its tensors are those that were trained.
 
     Nothing in it is run. A checkpoint that several ranks wrote is loaded on any number of them;
@@ -82,6 +89,10 @@ def load_checkpoint(path: str | Path, *, into: Mapping[str, Any] | None = None) 
         into: objects as given to `guard.checkpoint`, by the same names: their state is loaded into
             them. Of distributed tensors only this rank's shards are read. An optimizer that has
             not stepped yet gets the state that was saved.
+        cache: a folder on a disk near the devices. Files that it has are read from it, and proven
+            as those of the archive are; it is filled with the others. Trouble with it is told in
+            the log, and no error.
+        cache_size: bytes that the cache holds at most. A checkpoint that is larger goes past it.
 
     Returns:
         what was given to `guard.checkpoint`, as state dicts, and "step"; tensors on the CPU. With
@@ -92,8 +103,11 @@ def load_checkpoint(path: str | Path, *, into: Mapping[str, Any] | None = None) 
         CheckpointMismatch: its tensors differ from the digests recorded at saving, or are not
             those of `into`, of which a part may be loaded by then.
         ArchiveIncomplete: a run's or an archive's folder without a clean checkpoint.
+        UsageError: the cache's folder cannot be used, or has no size.
     """
     folder = Path(path)
+    if (cache is None) != (cache_size is None):
+        raise UsageError("cache and cache_size belong together", next_step="give both, or none")
     if folder.name in (STATE_FILE, METADATA):
         folder = folder.parent
     if not (folder / FILE).is_file() and folder.is_dir():
@@ -107,22 +121,52 @@ def load_checkpoint(path: str | Path, *, into: Mapping[str, Any] | None = None) 
             "suspect" if manifest.status == "clean" else manifest.status,
             "; ".join([*manifest.reasons, *against]),
         )
+    if cache is None or cache_size is None:
+        return _loaded(Place(folder), manifest, into)
+    return _through_cache(folder, manifest, into, Path(cache), cache_size)
+
+
+def _through_cache(
+    folder: Path, manifest: Manifest, into: Mapping[str, Any] | None, cache: Path, size: int
+) -> dict[str, Any]:
+    from .cache.cache import Cache
+    from .cache.place import CachedPlace
+
+    kept = Cache(cache, size)
+    if manifest.bytes > size:
+        kept.tell(f"{manifest.bytes:,} bytes do not fit into the cache of {size:,}: {cache}")
+        return _loaded(Place(folder), manifest, into)
+    with CachedPlace(folder, manifest, kept) as place:
+        try:
+            return _loaded(place, manifest, into)
+        except (CheckpointMismatch, CheckpointUnreadable):
+            if not place.weed():  # the checkpoint itself
+                raise
+    return _loaded(Place(folder), manifest, into)
+
+
+def _loaded(place: Place, manifest: Manifest, into: Mapping[str, Any] | None) -> dict[str, Any]:
+    folder = place.folder
     if manifest.format == SHARDED:
-        return load_whole(folder, manifest) if into is None else load_into(folder, manifest, into)
-    payload = _load_file(folder, manifest)
+        if into is None:
+            return load_whole(folder, manifest, place)
+        return load_into(folder, manifest, into, place)
+    file = place.file(manifest.file)
+    payload = _load_file(file, manifest, folder)
     for name, target in (into or {}).items():
         _load_into(target, payload, name, folder)
     return payload
 
 
-def _load_file(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    sound = check_bytes(folder, manifest)
+def _load_file(file: Path, manifest: Manifest, folder: Path) -> dict[str, Any]:
+    """What a checkpoint's file holds, compared; `folder` is that of the checkpoint, for errors."""
+    sound = check_bytes(file.parent, replace(manifest, file=file.name))
     if sound.unread:
         raise CheckpointUnreadable(
             sound.reasons()[0], where=str(folder), next_step="load an older clean checkpoint"
         )
     if sound.sound:
-        payload = _load(folder / manifest.file)
+        payload = _load(file, folder / manifest.file)
         sound = compare_tensors(tensors_in(payload), manifest)
     if not sound.sound:
         raise CheckpointMismatch(
@@ -139,7 +183,8 @@ def load_payload(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointUnreadable: missing, truncated or not a checkpoint.
     """
-    return _load(folder / Manifest.read(folder).file)
+    file = folder / Manifest.read(folder).file
+    return _load(file, file)
 
 
 def _load_into(target: Any, payload: dict[str, Any], name: str, folder: Path) -> None:
@@ -152,14 +197,14 @@ def _load_into(target: Any, payload: dict[str, Any], name: str, folder: Path) ->
     target.load_state_dict(payload[name])
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path, where: Path) -> dict[str, Any]:
     try:
         payload: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # noqa: BLE001 - because torch.load raises errors of every kind
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointUnreadable(
             f"torch.load(weights_only=True) refuses it: {reason}",
-            where=str(path),
+            where=str(where),
             next_step="pass only tensors, numbers, text and containers to guard.checkpoint",
         ) from None
     return payload
@@ -174,6 +219,8 @@ def _newest_clean(folder: Path) -> Path:
     if not clean:
         superseded = len(found) - len(live)
         also = f", {superseded} of them of superseded attempts" if superseded else ""
+        unread = next(iter(_unread(archive).items()), None)
+        also += f"; {unread[0]}: {unread[1]}" if unread else ""
         raise ArchiveIncomplete(
             f"no clean checkpoint among {len(found)}{also}",
             where=str(archive),
@@ -182,7 +229,21 @@ def _newest_clean(folder: Path) -> Path:
     chosen = clean[-1]
     for item in found[found.index(chosen) + 1 :]:
         _log.warning("SDC Guard: passed over step %d, %s", item.manifest.step, _why(item, live))
+    for name, why in _unread(archive).items():
+        if name > chosen.folder.name:
+            _log.warning("SDC Guard: passed over %s, %s", name, why)
     return chosen.folder
+
+
+def _unread(archive: Path) -> dict[str, str]:
+    """Folders of checkpoints whose manifest cannot be read, and why."""
+    found = {}
+    for folder in sorted(archive.glob("step=*")):
+        try:
+            Manifest.read(folder)
+        except CheckpointUnreadable as error:
+            found[folder.name] = error.what
+    return found
 
 
 def _why(passed: Found, live: list[Found]) -> str:

@@ -19,10 +19,11 @@ from ..detect.counters import KIND as COUNTER
 from ..digest import Digest, digest_tensor
 from ..errors import CheckpointUnreadable
 from ..store.atomic import fsync_file, fsync_folder, publish_text
-from .compare import check_bytes, checksum
+from .compare import ByteCheck, check_bytes, checksum
 from .inert_pickle import by_path
 from .manifest import Manifest, Status, TensorEntry
-from .torch_file import is_plain
+from .other_step import Around, Named, of_other_steps
+from .torch_file import is_plain, read_torch_file
 
 STATE_FILE = "state.pt"
 LATEST = "LATEST"
@@ -43,6 +44,7 @@ def save_checkpoint(
     *,
     trace_step: int | None = None,
     untested: str = "",
+    around: Around = dict,
 ) -> tuple[Path, Manifest]:
     """Write `payload` as the checkpoint of `step`.
 
@@ -57,6 +59,7 @@ def save_checkpoint(
         doubts: reasons known beforehand why this checkpoint is not clean.
         trace_step: the guard's own number of the step, if it differs from `step`.
         untested: why nothing is known of it, though nothing speaks against it.
+        around: what the steps around it left; called only if tensors differ from their digests.
 
     Raises:
         OSError, RuntimeError: as the file system or torch.save gave it; the old checkpoints are
@@ -70,7 +73,7 @@ def save_checkpoint(
         torch.save(dict(payload), partial / STATE_FILE)
         fsync_file(partial / STATE_FILE)
         identity = step, step if trace_step is None else trace_step, attempt
-        manifest = _seal(partial, identity, expected, doubts, untested)
+        manifest = _seal(partial, identity, expected, doubts, untested, around)
         folder = published(partial, archive, step, attempt)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -153,12 +156,14 @@ def _seal(
     expected: dict[str, TensorEntry],
     doubts: list[str],
     untested: str,
+    around: Around,
 ) -> Manifest:
     size = (folder / STATE_FILE).stat().st_size
     draft = Manifest(*identity, "untested", (), STATE_FILE, size, expected, time.time())
     whole = ""
     try:
-        reasons = [*doubts, *check_bytes(folder, draft).reasons()]
+        check = check_bytes(folder, draft)
+        reasons = [*doubts, *(_of_another_step(folder, draft, check, around) or check.reasons())]
         whole = checksum(folder / STATE_FILE)
     except CheckpointUnreadable as error:
         reasons = [*doubts, str(error)]
@@ -167,6 +172,21 @@ def _seal(
     manifest = replace(draft, status=status, reasons=tuple(reasons), xxh3=whole)
     manifest.write(folder)
     return manifest
+
+
+def _of_another_step(folder: Path, draft: Manifest, check: ByteCheck, around: Around) -> list[str]:
+    """What to say if all that is wrong is as another step left it; [] if it is not.
+
+    What the trace has no digests of, as step counters, is passed over if there is more.
+    """
+    traced = [one for one in check.mismatches if one.kind and one.layer]
+    if not traced or check.missing or check.crc or check.unlisted:
+        return []
+    stored = read_torch_file(folder / STATE_FILE).tensors
+    wrong: dict[str, tuple[Named, Digest]] = {
+        one.name: ((one.kind, one.layer), digest_tensor(stored[one.name])) for one in traced
+    }
+    return of_other_steps(draft.trace_step, wrong, around())
 
 
 def new_partial(archive: Path, step: int) -> Path:

@@ -174,11 +174,11 @@ def _options(host: str, port: int, origins: tuple[str, ...], *, open_to_all: boo
     options = [text for name, value in named.items() for text in (f"--{name}", value)]
     for origin in origins:
         options += ["--server.corsAllowedOrigins", _as_origin(origin)]
-    if not open_to_all:
-        # without a token a web page could reach this machine under a name of its own
-        names = [urlsplit(_as_origin(origin)).hostname or origin for origin in origins]
-        for name in dict.fromkeys(("localhost", "127.0.0.1", "::1", host, *names)):
-            options += ["--server.allowedHosts", name]
+    # without a token a web page could reach this machine under a name of its own
+    names = [urlsplit(_as_origin(origin)).hostname or origin for origin in origins]
+    known = ("localhost", "127.0.0.1", "::1", host, *names)
+    for name in ("*",) if open_to_all else dict.fromkeys(known):
+        options += ["--server.allowedHosts", name]
     return options
 
 

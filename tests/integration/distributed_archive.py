@@ -122,6 +122,23 @@ def archive_fsdp2(here: Here) -> Told:
     return _saved(Training(here, sharded(Uneven())), sharded(Uneven()))
 
 
+def archive_bytes(here: Here) -> Told:
+    """Three checkpoints of shards, with what they hold."""
+    if here.run is None:
+        return {"state": {}}
+    torch.manual_seed(1)
+    one = Training(here, sharded(Uneven()))
+    saved = {}
+    one.train(2)  # steps 0 and 1
+    for step in (3, 5, 7):
+        one.train(2)
+        folder = one.guard.checkpoint(one.objects, step)
+        assert folder is not None
+        saved[step] = folder.name, {name: tensor.numpy() for name, tensor in one.whole().items()}
+    one.close()
+    return {"state": {}, "saved": saved}
+
+
 def archive_ddp(here: Here) -> Told:
     if here.run is None:
         return {"state": {}}
@@ -192,12 +209,29 @@ def archive_disagreements(here: Here) -> Told:
 class Live(staging.Stager):
     """Keeps the tensors that are trained instead of copies of them."""
 
+    seen: Mapping[At, torch.Tensor]
+
     def stage(self, tensors: Mapping[At, torch.Tensor], values: Mapping[str, Any]) -> Any:
+        self.seen = tensors
         return staging.Staged(dict(tensors), dict(values))
 
 
+class Stale(staging.Stager):
+    """Gives the copy that it made before."""
+
+    def __init__(self, tensors: Mapping[At, torch.Tensor]) -> None:
+        super().__init__()
+        self._before = tensors
+
+    def stage(self, tensors: Mapping[At, torch.Tensor], values: Mapping[str, Any]) -> Any:
+        return staging.Staged(dict(self._before), dict(values))
+
+
 def archive_race(here: Here) -> Told:
-    """The copy is none: a step is run before it is written, while the trace says of which."""
+    """The copy is none: a step is run before it is written, while the trace says of which.
+
+    And after that one of the step before.
+    """
     if here.run is None:
         return {"state": {}}
     one = Training(here, sharded(Uneven()))
@@ -212,15 +246,19 @@ def archive_race(here: Here) -> Told:
     sound = one.guard.checkpoint(one.objects, 1)
     one.train()
     assert one.guard._archive._checkpoints._several is not None
-    one.guard._archive._checkpoints._several._stager = Live()
+    stager = one.guard._archive._checkpoints._several._stager = Live()
     with mock.patch.object(protocol, "write_pieces", late):
         one.guard.checkpoint(one.objects, 2, wait=False)
         one.train()
         one.guard.flush()
         go_on.set()
         folder = one.guard.checkpoint_written()
+    kept = {at: tensor.clone() for at, tensor in stager.seen.items()}  # of step 3
+    one.train()
+    one.guard._archive._checkpoints._several._stager = Stale(kept)
+    older = one.guard.checkpoint(one.objects, 4)
     one.close()
-    return {"state": {}, "folder": folder, "sound": sound}
+    return {"state": {}, "folder": folder, "sound": sound, "older": older}
 
 
 def archive_busy(here: Here) -> Told:

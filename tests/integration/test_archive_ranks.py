@@ -11,7 +11,9 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from distributed_launch import Outcome, launch
+from in_process import bisect
 
+from forensics.oracles.consistency import ConsistencyOracle
 from forensics.oracles.trace import TraceOracle
 from forensics.readers import guard_archive
 from sdc_guard import RunReader, load_checkpoint
@@ -174,7 +176,35 @@ def test_a_copy_that_is_none_is_told_as_a_race(four: Outcome) -> None:
     assert all(re.match(told_by, reason) for reason in of_tensors), manifest.reasons
     with pytest.raises(CheckpointMismatch, match="bytes differ from the recorded digest"):
         load_checkpoint(told["folder"])
+    older = Manifest.read(told["older"])
+    assert (older.step, older.status) == (4, "suspect")
+    of_tensors = [reason for reason in older.reasons if "tensors hold" in reason]
+    assert len(of_tensors) >= 2
+    assert all(re.search(r"hold step 3 \(.* first\): an older copy$", one) for one in of_tensors)
     assert load_checkpoint(four.run("archive_race"))["step"] == 1
+
+
+def test_a_race_of_several_ranks_is_told_by_scan_and_by_run(four: Outcome, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(four.run("archive_race"), run)
+    rows = {row["step"]: row for row in bisect("scan", run, "--json").json["checkpoints"]}
+    assert {step: row["status"] for step, row in rows.items()} == {
+        1: "clean", 2: "corrupt", 4: "corrupt"
+    }  # fmt: skip
+    for step in (2, 4):
+        assert any("hold step 3" in reason for reason in rows[step]["reasons"]), rows[step]
+    found = bisect("run", run, "--json", "--scan")
+    assert (found.json["last_clean"], found.json["first_corrupt"]) == (1, 2)
+    told = r"stored bytes: its tensors hold step 3, and it says step 2 \(.* first\): saved while"
+    assert re.match(told, found.json["evidence"][0])
+    with RunReader(run) as reader:
+        checkpoints = {one.step: one for one in guard_archive.find(run)}
+        oracle = ConsistencyOracle(list(checkpoints.values()), reader)
+        assert oracle.judge(checkpoints[1]).verdict == "clean"
+        for step in (2, 4):
+            said = oracle.judge(checkpoints[step])
+            told = rf"its tensors hold step 3, and it says step {step} \(.* first\): saved while"
+            assert re.match(told, said.reason), said
 
 
 def test_a_save_while_one_is_written_is_refused_or_waits(four: Outcome) -> None:
@@ -200,7 +230,7 @@ def test_the_trace_convicts_a_race(four: Outcome) -> None:
     found = guard_archive.READER.find(four.run("archive_race"))
     with RunReader(four.run("archive_race")) as reader:
         oracle = TraceOracle(reader)
-        assert [oracle.judge(one).verdict for one in found] == ["clean", "corrupt"]
+        assert [oracle.judge(one).verdict for one in found] == ["clean", "corrupt", "corrupt"]
 
 
 def test_forensics_reads_it(four: Outcome, tmp_path: Path) -> None:

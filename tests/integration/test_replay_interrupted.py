@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import preloaded
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -31,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def verify_command(run: Path, pause: float) -> list[str]:
-    resume = [sys.executable, SCRIPT, "{run}", "--resume", "{ckpt}", "--until", "{step}"]
+    resume = [preloaded.python(), SCRIPT, "{run}", "--resume", "{ckpt}", "--until", "{step}"]
     verify = [sys.executable, "-m", "forensics.cli", "verify", run, "--from", EVERY, "--json"]
     return [str(part) for part in [*verify, "--", *resume, "--pause", pause]]
 
@@ -39,7 +40,7 @@ def verify_command(run: Path, pause: float) -> list[str]:
 def test_it_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(run, Plan())
-    command = verify_command(run, 0.3)
+    command = verify_command(run, 0.15)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL)  # fmt: skip

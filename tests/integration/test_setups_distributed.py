@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 from distributed_launch import PATIENCE, ROOT, Outcome, launch
 from distributed_reading import recorded
@@ -481,7 +481,7 @@ def test_setups_torchrun_each_rank_writes_its_own_folder(tmp_path: Path) -> None
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [sys.executable, *launcher, "train.py"],
+        [preloaded.python(), *launcher, "train.py"],
         cwd=tmp_path,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 from conftest import bisect
 
@@ -137,7 +138,7 @@ def test_a_replay_without_losses_is_told(plain: Callable[[Plan], Path]) -> None:
 
 def test_the_command(plain: Callable[[Plan], Path]) -> None:
     folder = plain(replace(PLAN, faults=(FAULT,)))
-    resume = [sys.executable, SCRIPT, "{run}", "--resume", "{ckpt}", "--until", "{step}"]
+    resume = [preloaded.python(), SCRIPT, "{run}", "--resume", "{ckpt}", "--until", "{step}"]
     answer = bisect(
         "verify", folder, "--losses", folder / "losses.csv", "--from", 12, "--to", 16, "--json",
         "--", *resume, "--seed", 2, "--log", "{run}/losses.csv",

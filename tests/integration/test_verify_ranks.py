@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import preloaded
 import pytest
 from conftest import bisect
 
@@ -47,8 +48,8 @@ def test_a_bit_of_one_replica_names_rank_element_and_bit(at_rest: Path) -> None:
 
 def test_torchrun_is_a_resume_command(at_rest: Path) -> None:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
-    command = [sys.executable, *launch, SCRIPT, "{run}", "--resume", "{ckpt}", "--until", "{step}"]
-    answer = bisect("verify", at_rest, "--json", "--", *command, "--seed", 5)
+    words = [SCRIPT, "{run}", "--resume", "{ckpt}", "--until", "{step}", "--seed", 5]
+    answer = bisect("verify", at_rest, "--json", "--", preloaded.python(), *launch, *words)
     assert answer.code == 1, answer.err
     assert (answer.json["first_corrupt"], answer.json["rank"]) == (15, 1)
     (tensor,) = answer.json["tensors"]

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 import venv
 import zipfile
+from collections.abc import Callable
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+
+Call = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +31,56 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_top_level_names(wheel: Path) -> None:
+@pytest.fixture(scope="module")
+def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of an environment whose dependencies come from this one, and the three packages
+    from the wheel alone."""
+    environment = tmp_path_factory.mktemp("fresh")
+    venv.create(environment, with_pip=False)
+    (site,) = environment.glob("lib/python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    here = Path(next(path for path in sys.path if path.endswith("site-packages")))
+    (site / "dependencies.pth").write_text(str(here) + "\n", encoding="utf-8")
+    points = ConfigParser()
+    points.read(next(site.glob("*.dist-info/entry_points.txt")))
+    for name, target in points["console_scripts"].items():
+        module, _, function = target.partition(":")
+        script = environment / "bin" / name  # as pip writes it
+        script.write_text(
+            f"#!{environment / 'bin' / 'python'}\nimport sys\nfrom {module} import {function}\n"
+            f"sys.exit({function}())\n"
+        )
+        script.chmod(0o755)
+    return environment / "bin"
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the commands are called from."""
+    return tmp_path_factory.mktemp("elsewhere")
+
+
+def plain() -> dict[str, str]:
+    """This environment without what leads to the sources."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+@pytest.fixture(scope="module")
+def call(binaries: Path, elsewhere: Path) -> Call:
+    """Call a command there; what it prints. Fails the test where its exit code is another."""
+
+    def one(name: str, *arguments: object, code: int = 0) -> str:
+        done = subprocess.run(
+            [binaries / name, *map(str, arguments)],
+            cwd=elsewhere, env=plain(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    return one
+
+
+def test_top_level_names_and_the_data_of_the_packages(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {
@@ -29,33 +88,78 @@ def test_top_level_names(wheel: Path) -> None:
         "forensics",
         "app",
     }
-    assert "sdc_guard/demo/tiny_gpt.py" in names
-    assert {f"forensics/reporting/page.{kind}" for kind in ("html.jinja", "css")} <= set(names)
+    # what is no module and is tracked beside one
+    tracked = {
+        str(path.relative_to(ROOT))
+        for package in ("sdc_guard", "forensics", "app")
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    packed = {name for name in names if ".dist-info/" not in name}
+    assert packed == tracked | {"sdc_guard/demo/tiny_gpt.py"}
+    assert {
+        "forensics/reporting/page.html.jinja",
+        "forensics/reporting/page.css",
+        "app/icon.svg",
+        "app/.streamlit/config.toml",
+    } <= packed
 
 
 def test_the_distribution_is_not_named_like_somebody_elses(wheel: Path) -> None:
     assert wheel.name.split("-")[0] not in {"sdc_guard", "sdcguard"}
 
 
-def test_installed_commands_run_from_another_folder(wheel: Path, tmp_path: Path) -> None:
-    # the dependencies come from this environment; the three packages from the wheel alone
-    environment = tmp_path / "fresh"
-    venv.create(environment, with_pip=False)
-    (site,) = environment.glob("lib/python*/site-packages")
-    zipfile.ZipFile(wheel).extractall(site)
-    here = Path(next(path for path in sys.path if path.endswith("site-packages")))
-    (site / "dependencies.pth").write_text(str(here) + "\n", encoding="utf-8")
-    python = environment / "bin" / "python"
-
-    def call(*arguments: str) -> str:
-        done = subprocess.run(
-            [python, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
-        return done.stdout
-
-    origin = call("-c", "import sdc_guard, forensics, app; print(sdc_guard.__file__)")
-    assert origin.startswith(str(site))
-    assert "verify" in call("-m", "forensics.cli", "--help")
-    assert "demo" in call("-m", "sdc_guard.cli", "--help")
-    script = call("-c", "from sdc_guard.demo.story import sample_script; print(sample_script())")
+def test_installed_commands_run_from_another_folder(call: Call, binaries: Path) -> None:
+    assert "demo" in call("sdc-guard", "--help")
+    assert "verify" in call("sdc-bisect", "--help")
+    (site,) = binaries.parent.glob("lib/python*/site-packages")
+    script = call(
+        "python", "-c", "from sdc_guard.demo.story import sample_script; print(sample_script())"
+    )
     assert Path(script.strip()) == site / "sdc_guard" / "demo" / "tiny_gpt.py"
+    told = json.loads(call("sdc-guard", "doctor", "--json"))
+    leads = {one["subject"]: one for one in told["findings"]}
+    for name in ("sdc_guard", "forensics", "app"):
+        assert leads[f"import {name}"]["what"] == str(site / name)
+    assert not [one for one in told["findings"] if one["level"] == "problem"]
+
+
+@pytest.mark.slow
+def test_a_demo_that_is_installed(call: Call) -> None:
+    # trains and searches with machine code that is compiled for this environment first
+    assert "bit" in call("sdc-guard", "demo", "--run", "demo")
+    assert json.loads(call("sdc-bisect", "run", "demo", "--json", code=1))["first_corrupt"]
+
+
+def test_a_run_is_searched_reported_and_shown(
+    call: Call, binaries: Path, elsewhere: Path, clean_run: Path
+) -> None:
+    scanned = json.loads(call("sdc-bisect", "scan", clean_run, "--json"))
+    assert {one["status"] for one in scanned["checkpoints"]} == {"clean"}
+    call("sdc-bisect", "report", clean_run, "-o", "report.html")
+    assert "<style>" in (elsewhere / "report.html").read_text()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [binaries / "sdc-guard", "dashboard", clean_run, "--port", str(port)]
+    with (elsewhere / "log").open("w") as log:
+        server = subprocess.Popen(command, cwd=elsewhere, env=plain(), stdout=log, stderr=log)
+    try:
+        assert _answer(server, f"http://127.0.0.1:{port}/_stcore/health") == "ok"
+        assert "<html" in _answer(server, f"http://127.0.0.1:{port}/")
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(60)
+
+
+def _answer(server: subprocess.Popen[bytes], address: str) -> str:
+    """What a server answers, that may still be starting."""
+    until = time.monotonic() + 120
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=30) as page:
+                return str(page.read().decode())
+        except OSError:
+            assert server.poll() is None, "the server has ended"
+            assert time.monotonic() < until, "no answer"
+            time.sleep(0.1)

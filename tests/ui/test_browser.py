@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -14,12 +15,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
-from hand_made import NAMES, corrupt_run
+from hand_made import NAMES, clean_run, corrupt_run
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+
+from app.palette import DARK
 
 pytestmark = pytest.mark.browser
 
@@ -56,8 +59,10 @@ def chromium() -> Iterator[Browser]:
 class Visit:
     """Pages of one browser context, and every request of theirs that went elsewhere."""
 
-    def __init__(self, browser: Browser, address: str) -> None:
-        self._context = browser.new_context(base_url=address)
+    def __init__(
+        self, browser: Browser, address: str, scheme: Literal["light", "dark"] = "light"
+    ) -> None:
+        self._context = browser.new_context(base_url=address, color_scheme=scheme)
         self._context.set_default_timeout(PATIENCE)
         self._context.on("request", self._note)
         self.elsewhere: list[str] = []
@@ -87,21 +92,20 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextlib.contextmanager
-def dashboard(run: Path, log: Path) -> Iterator[str]:
-    """Serve the dashboard of a run as `sdc-guard dashboard` does; yields its address."""
+def dashboard(runs: Path, log: Path, *options: str) -> Iterator[str]:
+    """Serve the dashboard by `sdc-guard dashboard`; yields its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "main.py")]
-    command += ["--server.address", "127.0.0.1", "--server.port", str(port)]
-    command += ["--browser.gatherUsageStats", "false", "--server.headless", "true"]
+    command = [sys.executable, "-m", "sdc_guard.cli", "dashboard", str(runs)]
     with log.open("w") as errors:
         server = subprocess.Popen(
-            [*command, "--", str(run)],
+            [*command, "--port", str(port), *options],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
             cwd=log.parent,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         with ended(server):
             wait_for_line(server, "URL:")
@@ -190,16 +194,58 @@ def see_incident(page: Page, run: Path) -> None:
     expect(row.get_by_role("cell")).to_have_text([*told, text])
 
 
-def test_a_name_in_the_run_is_shown_and_fetched_from_nowhere(
+def test_a_token_then_a_dark_page_about_the_run_of_the_link(
     chromium: Browser, tmp_path: Path
 ) -> None:
-    run = corrupt_run(tmp_path / "run")
+    run = corrupt_run(tmp_path / "runs" / "second")
+    clean_run(tmp_path / "runs" / "first")
     name = "![x](http://example.com/x.png) <b>:red[r] $a$ :material/shield: **w**"
     text = (run / "run.json").read_text()
     (run / "run.json").write_text(text.replace(json.dumps(NAMES[1]), json.dumps(name)))
-    with dashboard(run, tmp_path / "server.log") as address:
-        visit = Visit(chromium, address)
-        page = visit.open("/")
-        expect(page.get_by_text(name, exact=True).first).to_be_visible()
+    token = secrets.token_urlsafe(24)
+    (tmp_path / "token").write_text(token)
+    (tmp_path / "token").chmod(0o600)
+    options = ("--token-file", str(tmp_path / "token"))
+    with dashboard(tmp_path / "runs", tmp_path / "server.log", *options) as address:
+        visit = Visit(chromium, address, "dark")
+        page = visit.open("/?run=second")
+        ask_for_the_token(page, token)
+        see_the_second_run(page, name)
+        linked = visit.open(f"/timeline?run=second&step=27&token={token}")
+        expect(linked.get_by_role("heading", name="Step 27", exact=True)).to_be_visible()
+        expect(linked.locator("canvas.marks")).to_have_count(3)
+        assert "token" not in linked.url
+        assert re.search(r"run=second", linked.url)
+        # the step belongs to a widget of this page, and to the run that is left
+        linked.get_by_role("combobox", name="Run").click()
+        linked.get_by_role("option", name="first", exact=True).click()
+        expect(linked).to_have_url(re.compile(r"/timeline\?run=first$"))
+        linked.get_by_role("link", name="Incidents", exact=True).press("Enter")
+        expect(linked.get_by_text("✔ Clean so far")).to_be_visible()
+        expect(linked).to_have_url(re.compile(r"/\?run=first$"))
         visit.close()
     assert visit.elsewhere == []
+    assert token not in (tmp_path / "server.log").read_text()
+
+
+def ask_for_the_token(page: Page, token: str) -> None:
+    """Nothing of a run is on the page until the token is right."""
+    field = page.get_by_label("Token", exact=True)
+    expect(field).to_be_visible()
+    field.fill("wrong")
+    field.press("Enter")
+    expect(page.get_by_text("This is not the token.")).to_be_visible()
+    assert "second" not in page.inner_text("body")
+    expect(field).to_have_value("")
+    field.fill(token)
+    field.press("Enter")
+
+
+def see_the_second_run(page: Page, name: str) -> None:
+    """The run of the link, in dark colours, with a name that is text and no Markdown."""
+    expect(page.get_by_text("✖ Corrupt: an exact comparison")).to_be_visible()
+    expect(page.get_by_role("combobox", name="Run")).to_have_value("second")
+    expect(page.get_by_text(name, exact=True).first).to_be_visible()
+    wanted = tuple(int(DARK.page[at : at + 2], 16) for at in (1, 3, 5))
+    expect(page.get_by_test_id("stApp")).to_have_css("background-color", f"rgb{wanted}")
+    expect(page.get_by_text("Deploy", exact=True)).to_have_count(0)

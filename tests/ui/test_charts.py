@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from colour_contrast import contrast
 
 from app.charts import MARKS, Overlay, Panel, mark_rows, timeline
 from app.palette import DARK, LIGHT, Palette
@@ -126,18 +127,6 @@ def test_all_colours_are_those_of_the_page(palette: Palette) -> None:
         axis = chart.to_dict()["config"]["axis"]
         assert contrast(axis["labelColor"], palette.page) >= 4.5
         assert contrast(axis["gridColor"], palette.page) >= 1.1
-
-
-def contrast(one: str, other: str) -> float:
-    """The ratio of two colours' luminances as WCAG 2 defines it, 1 to 21."""
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_a_deleted_checkpoint_is_drawn_as_such_and_says_what_it_was() -> None:

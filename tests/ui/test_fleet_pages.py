@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import streamlit as st
 from hand_made import Trace, clean_run, corrupt_run, make_run
 from streamlit.testing.v1 import AppTest
 
@@ -177,3 +178,19 @@ def test_a_run_that_was_not_read_yet_has_a_row() -> None:
         "recorded": "–",
         "what is known": "",
     }
+
+
+def test_runs_may_come_into_an_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = tmp_path / "later"
+    top.mkdir()
+    monkeypatch.setattr(sys, "argv", ["main.py", str(top)])
+    tested = AppTest.from_file(str(MAIN), default_timeout=30).run()
+    assert "this folder is empty" in text_of(tested)
+    corrupt_run(top / "one")
+    clean_run(top / "two")
+    st.cache_data.clear()  # as after ten seconds
+    tested.run()
+    assert "✖ Corrupt" in text_of(tested)
+    assert tested.selectbox[0].options == ["one", "two"]

@@ -373,10 +373,22 @@ def test_links_to_the_next_pages_keep_what_is_looked_at(tmp_path: Path, open_pag
     assert not open_page(clean_run(tmp_path / "clean")).get("page_link")
 
 
-def test_the_pages_are_a_key_away(tmp_path: Path, open_page: Open) -> None:
-    app = open_page(clean_run(tmp_path / "run"))
-    keys = {button.label: button.proto.shortcut.lower() for button in app.button}
-    assert keys["Incidents"] == "alt+1"
-    assert keys["Timeline"] == "alt+2"
-    next(button for button in app.button if button.label == "Timeline").click().run()
-    assert "vega_lite_chart" in {element.type for element in app.main}
+def test_news_does_not_change_what_is_looked_at(tmp_path: Path, open_page: Open) -> None:
+    run = make_run(tmp_path / "run")
+    with Trace(run) as trace:
+        trace.steps(1, 9)
+        for number, opened in enumerate((3, 6), 1):
+            trace.alert(opened, "suspect", text="odd")
+            trace.incident(opened, number, opened, proven=False, closed=opened)
+    first = open_page(run, incident="6")
+    timeline = open_page(run, TIMELINE, step="6")
+    with Trace(run) as trace:
+        trace.steps(10, 12)
+        trace.alert(11, text="changed", index=1)
+        trace.incident(11, 3, 11, proven=True)
+    first.run()
+    assert len(first.dataframe[0].value) == 3
+    assert "opened at step 6" in text_of(first)  # though there is a proven one now
+    timeline.run()
+    assert timeline.number_input[0].value == 6
+    assert "newest step 12" in text_of(timeline)

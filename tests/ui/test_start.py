@@ -9,6 +9,7 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+from colour_contrast import contrast
 from hand_made import corrupt_run
 
 from app.palette import DARK, LIGHT
@@ -67,7 +68,11 @@ def test_the_theme_has_the_palettes_colours_and_no_font_is_fetched() -> None:
     theme = config["theme"]
     for kind, palette in (("light", LIGHT), ("dark", DARK)):
         colours = theme[kind]
-        assert colours["primaryColor"] == colours["linkColor"] == palette.line
+        assert colours["linkColor"] == palette.line
+        # white text on a button is read, and the button on the page is seen
+        assert colours["primaryColor"] in (palette.line, *palette.diverging)
+        assert contrast(colours["primaryColor"], "#ffffff") >= 3.9
+        assert contrast(colours["primaryColor"], colours["backgroundColor"]) >= 3.9
         assert colours["textColor"] == palette.ink
         assert colours["borderColor"] == palette.rule
         assert {colours["backgroundColor"], colours["secondaryBackgroundColor"]} == {
@@ -89,4 +94,5 @@ def test_it_listens_on_this_machine_unless_told_otherwise() -> None:
     assert server["address"] == "127.0.0.1"
     assert server["fileWatcherType"] == "none"
     assert server["maxUploadSize"] == 1
+    assert server["allowedHosts"] == ["localhost", "127.0.0.1", "::1"]
     assert not {"enableCORS", "enableXsrfProtection"} & set(server)  # on, as by default

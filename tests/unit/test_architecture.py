@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,15 @@ LATE = {
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
-def imported(path: Path) -> set[str]:
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
     """Top-level names of absolute imports anywhere in a file."""
-    return imported_by(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return frozenset(imported_by(ast.walk(tree(path))))
 
 
 def imported_by(nodes: Iterable[ast.AST]) -> set[str]:
@@ -70,7 +77,7 @@ def imported_late(path: Path) -> set[str]:
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_campaigns_and_reports_import_what_is_heavy_only_where_it_is_used(path: Path) -> None:
-    body = ast.parse(path.read_text(encoding="utf-8")).body
+    body = tree(path).body
     assert not imported_by(body) & imported_late(path)
 
 

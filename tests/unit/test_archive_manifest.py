@@ -52,21 +52,21 @@ def test_of_several_files(tmp_path: Path) -> None:
     assert json.loads((tmp_path / FILE).read_text())["schema"] == SHARDED_SCHEMA
 
 
-def test_one_file_is_written_as_older_versions_read_it(tmp_path: Path) -> None:
+def test_one_file_is_written_in_the_first_version(tmp_path: Path) -> None:
     manifest().write(tmp_path)
     content = json.loads((tmp_path / FILE).read_text())
     assert content["schema"] == SCHEMA
     assert set(content) == {
         "schema", "step", "trace_step", "attempt", "status", "reasons", "file", "bytes", "tensors",
-        "created", "xxh3",
+        "created", "xxh3", "own_xxh3",
     }  # fmt: skip
     assert set(content["tensors"]["rng"]) == {"h", "s1", "s2", "kind", "layer"}
 
 
 def test_a_newer_version_is_refused_in_one_line(tmp_path: Path) -> None:
     of_several().write(tmp_path)
-    text = (tmp_path / FILE).read_text().replace("manifest/2", "manifest/3")
-    (tmp_path / FILE).write_text(text)
+    content = json.loads((tmp_path / FILE).read_text()) | {"schema": "sdc-guard/manifest/3"}
+    (tmp_path / FILE).write_text(json.dumps(without_checksum(content)))
     with pytest.raises(CheckpointUnreadable, match="written by a newer version of SDC Guard; upda"):
         Manifest.read(tmp_path)
 
@@ -94,10 +94,54 @@ def test_a_newer_version_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_a_damaged_field_of_several_files(tmp_path: Path, change: dict[str, Any]) -> None:
     of_several().write(tmp_path)
     content = json.loads((tmp_path / FILE).read_text())
-    (tmp_path / FILE).write_text(json.dumps(content | change))
+    (tmp_path / FILE).write_text(json.dumps(without_checksum(content) | change))
     with pytest.raises(CheckpointUnreadable, match="cannot be read") as caught:
         Manifest.read(tmp_path)
     assert "\n" not in str(caught.value)
+    assert "own checksum" not in str(caught.value)
+
+
+def without_checksum(content: dict[str, Any]) -> dict[str, Any]:
+    """As a manifest was written before it had a checksum of itself."""
+    return {name: value for name, value in content.items() if name != "own_xxh3"}
+
+
+@pytest.mark.parametrize("make", [manifest, of_several])
+def test_one_from_before_it_had_a_checksum_of_itself(
+    tmp_path: Path, make: Callable[[], Manifest]
+) -> None:
+    make().write(tmp_path)
+    content = without_checksum(json.loads((tmp_path / FILE).read_text()))
+    (tmp_path / FILE).write_text(json.dumps(content))
+    assert Manifest.read(tmp_path) == make()
+
+
+def test_blanks_and_order_say_nothing(tmp_path: Path) -> None:
+    manifest().write(tmp_path)
+    content = json.loads((tmp_path / FILE).read_text())
+    text = json.dumps(dict(reversed(content.items())), indent=7)
+    (tmp_path / FILE).write_text(text)
+    assert Manifest.read(tmp_path) == manifest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"created": 12.75},
+        {"status": "clean", "reasons": []},
+        {"reasons": ["one"]},
+        {"xxh3": "0" * 32},
+        {"own_xxh3": "0" * 32},
+        {"own_xxh3": None},
+    ],
+    ids=str,
+)
+def test_what_it_did_not_say_when_it_was_written(tmp_path: Path, change: dict[str, Any]) -> None:
+    manifest().write(tmp_path)
+    content = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps(content | change))
+    with pytest.raises(CheckpointUnreadable, match="it does not fit its own checksum"):
+        Manifest.read(tmp_path)
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -162,7 +206,7 @@ def test_any_flipped_byte_is_a_manifest_or_one_kind_of_error(
             read = Manifest.read(tmp_path)
         except CheckpointUnreadable:
             continue
-        assert all(isinstance(entry.digest, Digest) for entry in read.tensors.values())
+        assert read == make(), bytes(content)  # a blank, or none that is needed
 
 
 def test_no_manifest(tmp_path: Path) -> None:

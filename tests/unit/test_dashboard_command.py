@@ -80,7 +80,7 @@ def test_a_token_is_in_the_environment_and_on_no_command_line(
     assert os.environ[TOKEN_VARIABLE] == TOKEN
     assert not any(TOKEN in word for word in start.command)
     assert TOKEN not in result.output
-    assert not start.option("server.allowedHosts")  # names of this machine are not known
+    assert start.option("server.allowedHosts") == ["*"]  # its names are not known
     file = tmp_path / "token"
     file.write_text(TOKEN + "2\n")
     file.chmod(0o600)

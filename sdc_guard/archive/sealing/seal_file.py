@@ -15,12 +15,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, get_args
 
-import xxhash
-
 from ...digest import Digest
 from ...errors import CheckpointUnreadable, UsageError
 from ...store.atomic import publish_text
 from ..manifest import Status
+from ..own_checksum import checksum_without
 
 SCHEMA: Final = "sdc-bisect/seal/2"
 _VERSION_1: Final = "sdc-bisect/seal/1"
@@ -146,9 +145,7 @@ def seal_of(path: Path) -> Path:
 
 def own_checksum(content: Mapping[str, Any]) -> str:
     """xxh3-128 of a seal's content: of its canonical JSON without the checksum itself."""
-    rest = {key: value for key, value in content.items() if key != _OWN}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
-    return xxhash.xxh3_128(text.encode()).hexdigest()
+    return checksum_without(content, _OWN)
 
 
 def publish_seal(path: Path, seal: Seal) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -14,24 +16,38 @@ from .flat import Path as Way
 from .flat import flattened, nested, place
 from .opened import NEXT_STEP, OpenedFolder
 from .pieces import given
+from .place import Place
+
+THREADS: Final = min(8, os.cpu_count() or 1)  # that read, prove and copy pieces
 
 
-def load_whole(folder: Path, manifest: Manifest) -> dict[str, Any]:
+def load_whole(folder: Path, manifest: Manifest, source: Place | None = None) -> dict[str, Any]:
     """What was given to `guard.checkpoint`, with whole tensors on the CPU.
+
+    Args:
+        folder, manifest: of the checkpoint.
+        source: where its files are read; from the folder by default.
 
     Raises:
         CheckpointMismatch, CheckpointUnreadable: bytes are not those that were written.
     """
-    opened = OpenedFolder(folder, manifest)
-    return nested({name: (opened.paths[name], opened.leaf(name)) for name in opened.written})
+    opened = OpenedFolder(folder, manifest, source)
+    opened.place.ready({one.file for pieces in opened.written.values() for one in pieces})
+    names = list(opened.written)
+    with ThreadPoolExecutor(THREADS) as pool:
+        leaves = dict(zip(names, pool.map(opened.leaf, names), strict=True))
+    return nested({name: (opened.paths[name], leaves[name]) for name in names})
 
 
-def load_into(folder: Path, manifest: Manifest, objects: Mapping[str, Any]) -> dict[str, Any]:
+def load_into(
+    folder: Path, manifest: Manifest, objects: Mapping[str, Any], source: Place | None = None
+) -> dict[str, Any]:
     """Load what these objects hold, their shards alone; no collective.
 
     Args:
         objects: as given to `guard.checkpoint`, by the same names: objects with state_dict() and
             load_state_dict(), or nested containers of tensors, which are written to.
+        source: where its files are read; from the folder by default.
 
     Returns:
         the state dicts by name, and the values that were saved beside them.
@@ -41,7 +57,7 @@ def load_into(folder: Path, manifest: Manifest, objects: Mapping[str, Any]) -> d
             not in the checkpoint, or of another shape. Some of them may be loaded by then.
         CheckpointUnreadable: a file is missing or damaged.
     """
-    opened = OpenedFolder(folder, manifest)
+    opened = OpenedFolder(folder, manifest, source)
     found: dict[str, Any] = {}
     for name, target in objects.items():
         has_state = hasattr(target, "load_state_dict")
@@ -62,16 +78,17 @@ def _filled(opened: OpenedFolder, name: str, state: Any) -> Any:
     """A state with all tensors written to, and other values replaced."""
     root = {name: state}
     held = given(root)
-    for at, box in held.pieces.items():
-        if box.is_value:
-            continue
+    boxes = {at: box for at, box in held.pieces.items() if not box.is_value}
+    for box in boxes.values():
         pieces = opened.written.get(box.name)
         if not pieces or pieces[0].piece.is_value:
             raise _other(opened, f"{box.name} is not in it")
         if pieces[0].piece.shape != box.shape:
             shapes = f"{list(pieces[0].piece.shape)} there, {list(box.shape)} here"
             raise _other(opened, f"{box.name} has another shape: {shapes}")
-        opened.fill(held.tensors[at], box)
+    opened.place.ready(opened.files_for(boxes.values()))
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda at: opened.fill(held.tensors[at], boxes[at]), boxes))
     for saved, (one, *_) in opened.written.items():
         way = opened.paths[saved]
         if way[0][1] == name and one.piece.is_value:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ...digest import Digest
 from ...errors import CheckpointMismatch, CheckpointUnreadable
 from ..compare import TensorMismatch, solve_change
 from ..manifest import FileEntry, Manifest
@@ -21,6 +22,7 @@ from .ack import Ack, Written, ack_name
 from .files import checksum, elements, mapped
 from .flat import Path as Way
 from .pieces import Piece
+from .place import Place
 
 NEXT_STEP = "load an older clean checkpoint"
 
@@ -30,6 +32,7 @@ class OpenedFolder:
 
     Args:
         folder, manifest: of the checkpoint.
+        place: where its files are read; from the folder by default.
 
     Attributes:
         written: pieces by name.
@@ -41,8 +44,9 @@ class OpenedFolder:
         CheckpointMismatch: one is not the one that was written.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, place: Place | None = None) -> None:
         self.folder, self.manifest = folder, manifest
+        self.place = place or Place(folder)
         self._entries = {file.name: file for file in manifest.files}
         self._files: dict[str, memoryview] = {}
         self.written: dict[str, list[Written]] = {}
@@ -125,6 +129,15 @@ class OpenedFolder:
                 next_step="pass only tensors, numbers, text and containers to guard.checkpoint",
             ) from None
 
+    def files_for(self, boxes: Iterable[Piece]) -> set[str]:
+        """The files that hold any part of these boxes, whose shapes are those that were saved."""
+        return {
+            one.file
+            for box in boxes
+            for one in self.written.get(box.name, ())
+            if _common(box, one.piece) is not None
+        }
+
     def differences(self) -> Iterator[tuple[str, str]]:
         """(tensor, value or file, what is wrong with it) of all that is; reads every byte."""
         for name, entry in self._entries.items():
@@ -143,6 +156,17 @@ class OpenedFolder:
                     what = error.what.removeprefix(_NOT_WRITTEN)
                     yield one.piece.name, what.removeprefix(f"{one.piece.name}: ")
                     break
+
+    def digest(self, one: Written) -> Digest:
+        """The digest of a tensor's piece as it lies in the files, whether or not it is right.
+
+        Raises:
+            CheckpointUnreadable: it cannot be read.
+        """
+        try:
+            return one.piece.digest_of(elements(self._file(one.file), one))
+        except ValueError:  # as long as it was, but not as the ack says
+            raise CheckpointUnreadable(f"{one.piece.name}: not in the files") from None
 
     def mismatch(self, name: str) -> TensorMismatch | None:
         """The first piece of a tensor that has not the digest that it must have; None if all have.
@@ -193,7 +217,7 @@ class OpenedFolder:
 
     def _opened(self, name: str) -> memoryview:
         entry = self._entries.get(name) or FileEntry(name, -1, "")
-        path = self.folder / name
+        path = self.place.file(name)
         try:
             content = mapped(path)
         except OSError as error:
@@ -212,7 +236,7 @@ class OpenedFolder:
             )
         if checksum(self._file(name)) != self._entries[name].xxh3:
             raise self._mismatch(f"{name} is another one")
-        return Ack.read(self.folder / name)
+        return Ack.read(self.place.file(name))
 
     def _add(self, ack: Ack) -> None:
         self.by_rank.append(ack.written)

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import torch
 
 from ...digest import Digest
 from ..compare import solve_change
 from ..manifest import TensorEntry
+from ..other_step import Around, Named, of_other_steps
 from .ack import Written
 from .files import elements, mapped
 from .pieces import At, Piece
 from .staging import Staged
 
-# (kind, layer) of tensors with the digests that later steps left, by step
-Named: TypeAlias = tuple[str | None, str | None]
-Later: TypeAlias = Callable[[], Mapping[int, Mapping[Named, Digest]]]
 _NAMED: Final = 3
 
 
-def reasons_of(folder: Path, written: Sequence[Written], staged: Staged, later: Later) -> list[str]:
+def reasons_of(
+    folder: Path, written: Sequence[Written], staged: Staged, step: int, around: Around
+) -> list[str]:
     """Why what was written is not what the step left: read back and compared with the digests.
 
     Args:
         folder: where the files are.
         written: what this rank wrote; every tensor's piece has the digest that it must have.
         staged: from what it was written.
-        later: called only if something differs.
+        step: of the trace.
+        around: what the steps around it left; called only if something differs.
 
     Raises:
         OSError: a file cannot be read.
@@ -48,7 +49,7 @@ def reasons_of(folder: Path, written: Sequence[Written], staged: Staged, later: 
         return []
     told = [why for _, _, why in wrong.values()]
     more = [f"and {len(told) - _NAMED} more tensors differ"] if len(told) > _NAMED else []
-    return _of_later_steps(wrong, later) or [*told[:_NAMED], *more]
+    return _of_another_step(step, wrong, around) or [*told[:_NAMED], *more]
 
 
 def not_finite(pieces: Mapping[At, Piece], staged: Staged, names: Sequence[At]) -> list[str]:
@@ -91,27 +92,16 @@ def _told(piece: Piece, tensor: torch.Tensor, found: Digest, staged: Staged) -> 
     return f"{piece.name}: {what}{where}"
 
 
-def _of_later_steps(wrong: Mapping[At, tuple[Piece, Digest, str]], later: Later) -> list[str]:
-    """What to say if all that is wrong is as a later step left it; [] if it is not.
+def _of_another_step(
+    said: int, wrong: Mapping[At, tuple[Piece, Digest, str]], around: Around
+) -> list[str]:
+    """What to say if all that is wrong is as another step left it; [] if it is not.
 
     What the trace has no digests of, as step counters, is passed over if there is more.
     """
-    traced = {
+    traced: dict[str, tuple[Named, Digest]] = {
         piece.name: ((piece.entry.kind, piece.entry.layer), found)
         for piece, found, _ in wrong.values()
         if piece.entry is not None and piece.entry.kind and piece.entry.layer
     }
-    if not traced:
-        return []
-    steps = later()
-    of: dict[int, list[str]] = {}
-    for name, (key, found) in traced.items():
-        step = next((step for step in sorted(steps) if steps[step].get(key) == found), None)
-        if step is None:
-            return []
-        of.setdefault(step, []).append(name)
-    return [
-        f"{'1 tensor holds' if len(names) == 1 else f'{len(names)} tensors hold'} step {step} "
-        f"({names[0]} first): copied while the training went on"
-        for step, names in sorted(of.items())
-    ]
+    return of_other_steps(said, traced, around()) if traced else []

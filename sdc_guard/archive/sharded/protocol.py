@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ...errors import SdcGuardError
 from ..manifest import Manifest
+from ..other_step import Around
 from ..save import delete_abandoned
 from .ack import WRITES, Ack, ack_name, plan_name, publish_writes, read_writes
 from .assign import Assignment, assigned
@@ -24,7 +25,7 @@ from .files import file_entries, write_pieces
 from .flat import Path as Way
 from .meeting import Meeting, NotSaved, listed
 from .pieces import At, Piece
-from .proof import Later, not_finite, reasons_of, with_own_digests
+from .proof import not_finite, reasons_of, with_own_digests
 from .staging import Staged
 
 _SOON, _SELDOM = 0.005, 0.25  # seconds between two looks for a file
@@ -82,14 +83,14 @@ class Outcome:
     error: str = ""
 
 
-def write_part(part: Part, meeting: Meeting, later: Later, limit: float = LIMIT) -> Outcome:
+def write_part(part: Part, meeting: Meeting, around: Around, limit: float = LIMIT) -> Outcome:
     """Write this rank's part; rank 0 commits the whole. Raises nothing.
 
     Args:
-        later: see `proof.Later`.
+        around: see `proof.reasons_of`.
         limit: seconds after which what is not done is given up.
     """
-    one = _Rank(part, meeting, later, time.monotonic() + limit)
+    one = _Rank(part, meeting, around, time.monotonic() + limit)
     try:
         return one.write()
     except Exception as error:  # noqa: BLE001 - because the other ranks wait to hear of it
@@ -106,8 +107,8 @@ def _named(error: Exception) -> str:
 class _Rank:
     """One rank's part of one save."""
 
-    def __init__(self, part: Part, meeting: Meeting, later: Later, end: float) -> None:
-        self._part, self._meeting, self._later, self._end = part, meeting, later, end
+    def __init__(self, part: Part, meeting: Meeting, around: Around, end: float) -> None:
+        self._part, self._meeting, self._around, self._end = part, meeting, around, end
         self._rank, self._ranks = meeting.rank, range(meeting.world_size)
         self._is_first = self._rank == 0
 
@@ -128,7 +129,8 @@ class _Rank:
         assignment = self._assign() if self._is_first else None
         mine = self._mine(pieces)
         written = write_pieces(part.folder, self._rank, mine, part.staged)
-        reasons = [*part.doubts, *reasons_of(part.folder, written, part.staged, self._later)]
+        told = reasons_of(part.folder, written, part.staged, part.trace_step, self._around)
+        reasons = [*part.doubts, *told]
         reasons += not_finite(part.pieces, part.staged, part.trained)
         names = list(dict.fromkeys(one.file for one in written))
         files = tuple(file_entries(part.folder, names))

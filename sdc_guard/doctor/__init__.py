@@ -1,0 +1,1 @@
+"""What on a machine stands in the way of watching a training, before it starts."""
