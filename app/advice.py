@@ -200,7 +200,11 @@ def _commands(
     if back.step is not None and not context.is_lake:
         target = shlex.quote(f"{context.place.rstrip('/')}-restored-{back.step}")
         restore = f"sdc-guard restore {where} --to {target} --step {back.step}"
-        found.append((restore, "Copy that checkpoint out, its bytes compared on the way"))
+        what = "Copy that checkpoint out, its bytes compared on the way"
+        if back.status != "clean":
+            restore += " --even-if-not-clean"
+            what += f"; no guard called it clean when it was saved: {back.status}"
+        found.append((restore, what))
     if back.command is not None and back.needed:
         what = "Go on from it: the command that the training script recorded, up to its last step"
         found.append((back.command, f"{what}; read it before you run it"))

@@ -152,6 +152,15 @@ def test_no_checkpoint_to_go_back_to_is_told() -> None:
     assert not any("restore" in command for command, _ in found.commands)
 
 
+def test_a_checkpoint_that_nobody_called_clean_is_restored_by_consent_only() -> None:
+    back = GoBack(20, "c", "untested", "why")
+    (command, why), *_ = advice(corrupt(), back, HERE).commands
+    assert command.endswith("--step 20 --even-if-not-clean")
+    assert "untested" in why
+    (command, _), *_ = advice(corrupt(), replace(back, status="clean"), HERE).commands
+    assert command.endswith("--step 20")
+
+
 def test_a_run_in_a_lake_has_no_checkpoint_to_copy() -> None:
     found = advised(corrupt(), replace(HERE, is_lake=True, resumable=False))
     assert not any("restore" in command for command, _ in found.commands)
