@@ -13,7 +13,7 @@ from typing import Final
 from forensics.reporting.facts import GoBack, Headline
 
 from .disproof import confidence, disproof
-from .wording import count
+from .wording import count, span_text
 
 PERSISTENT: Final = "persistent on a device"
 INTERMITTENT: Final = "intermittent"
@@ -200,7 +200,11 @@ def _commands(
     if back.step is not None and not context.is_lake:
         target = shlex.quote(f"{context.place.rstrip('/')}-restored-{back.step}")
         restore = f"sdc-guard restore {where} --to {target} --step {back.step}"
-        found.append((restore, "Copy that checkpoint out, its bytes compared on the way"))
+        what = "Copy that checkpoint out, its bytes compared on the way"
+        if back.status != "clean":
+            restore += " --even-if-not-clean"
+            what += f"; no guard called it clean when it was saved: {back.status}"
+        found.append((restore, what))
     if back.command is not None and back.needed:
         what = "Go on from it: the command that the training script recorded, up to its last step"
         found.append((back.command, f"{what}; read it before you run it"))
@@ -251,12 +255,12 @@ def _questions(answer: Headline, back: GoBack, verdict: str | None, context: Con
     return found
 
 
-def discard_text(found: Advice) -> str:
-    """`40 steps: 21 to 60`."""
+def discard_text(found: Advice) -> tuple[str, str]:
+    """What to discard, as a label and its value: `Discard 40 steps`, `21 to 60`."""
     if found.discard is None:
-        return "nothing"
+        return "Discard", "nothing"
     first, last = found.discard
-    return f"{count(last - first + 1, 'step')}: {first:,} to {last:,}"
+    return f"Discard {count(last - first + 1, 'step')}", span_text(first, last)
 
 
 def hours_text(hours: float) -> str:

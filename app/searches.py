@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,6 +79,13 @@ def newest_running(run: Path) -> str | None:
     """The newest session of a run that is worked on."""
     folder = Home.of(run, None).folder
     return next((name for name in names(run) if worker_of(folder / name) is not None), None)
+
+
+def newest_answered(run: Path) -> str | None:
+    """The newest session of a run that has an answer; without one the newest."""
+    folder, found = Home.of(run, None).folder, names(run)
+    answered = (name for name in found if (folder / name / "result.json").exists())
+    return next(itertools.chain(answered, found), None)
 
 
 def search_of(run: Path, name: str, attempts: int | None) -> Search:

@@ -55,7 +55,7 @@ def steps(report: Report, found: Advice) -> None:
     columns = st.columns(3)
     resume = "–" if found.resume is None else f"step {found.resume:,}"
     columns[0].metric("Go on from" if found.needed else "Restore from", resume)
-    columns[1].metric("Discard", discard_text(found))
+    columns[1].metric(*discard_text(found))
     hours = found.lost_hours
     columns[2].metric("Time lost", "–" if hours is None else hours_text(hours))
     lines = {}

@@ -22,18 +22,20 @@ _BOXES = {"clean": st.success, "suspect": st.warning, "corrupt": st.error, "unkn
 _MARKS = {"clean": "✔", "suspect": "▲", "corrupt": "✖", "unknown": "?"}
 
 
-def chosen(names: list[str]) -> str | None:
-    """The session that was chosen, else that of the address, else the newest; the address has it.
+def chosen(names: list[str], usual: str | None) -> str | None:
+    """The session that was chosen, else that of the address, else the usual one.
 
-    Bound to the address as other choices are, it would be left out of it while it is the newest,
-    and a link would lead to another one later.
+    The address then has it.
+
+    Bound to the address as other choices are, it would be left out of it while it is the usual
+    one, and a link would lead to another one later.
     """
-    if not names:
+    if usual is None:
         return None
     wanted = st.session_state.get("session") or st.query_params.get("session")
     if wanted and wanted not in names:
-        st.warning(f"There is no session {plain(wanted)}; shown is {names[0]}.")
-    st.session_state["session"] = wanted if wanted in names else names[0]
+        st.warning(f"There is no session {plain(wanted)}; shown is {usual}.")
+    st.session_state["session"] = wanted if wanted in names else usual
     name = st.selectbox("Session", names, key="session", width=240)
     st.query_params["session"] = name
     return name
@@ -204,7 +206,7 @@ def body() -> None:
     if running is not None and st.session_state.pop("follow", False):
         st.session_state["session"] = running
     with choice:
-        name = chosen(names)
+        name = chosen(names, running or searches.newest_answered(source.run))
     with one:
         if name is None:
             st.info("Nobody has searched this run yet: no session is kept in its folder.")

@@ -51,7 +51,7 @@ def audit(verdict: str, device: str | None = DEVICE, step: int = 27) -> Audited:
 def test_go_on_from_the_newest_clean_checkpoint_before_it() -> None:
     found = advised(corrupt("intermittent"))
     assert (found.resume, found.needed, found.discard, found.lost_hours) == (20, True, (21, 60), 2)
-    assert discard_text(found) == "40 steps: 21 to 60"
+    assert discard_text(found) == ("Discard 40 steps", "21 to 60")
     commands = [command for command, _ in found.commands]
     assert commands[0] == (
         "sdc-guard restore '/runs/pre train' --to '/runs/pre train-restored-20' --step 20"
@@ -116,7 +116,7 @@ def test_a_clean_run_has_nothing_to_do() -> None:
     found = advised(Headline("clean", "No incident.", source="alerts"))
     assert (found.resume, found.needed, found.discard) == (None, False, None)
     assert found.quarantine.why == "Nothing is accused."
-    assert discard_text(found) == "nothing"
+    assert discard_text(found) == ("Discard", "nothing")
     assert "no further" in found.confidence
     assert any("replay" in text for text in found.disproof)
 
@@ -150,6 +150,15 @@ def test_no_checkpoint_to_go_back_to_is_told() -> None:
     assert (found.resume, found.discard) == (None, None)
     assert any("no readable checkpoint" in text for text in found.questions)
     assert not any("restore" in command for command, _ in found.commands)
+
+
+def test_a_checkpoint_that_nobody_called_clean_is_restored_by_consent_only() -> None:
+    back = GoBack(20, "c", "untested", "why")
+    (command, why), *_ = advice(corrupt(), back, HERE).commands
+    assert command.endswith("--step 20 --even-if-not-clean")
+    assert "untested" in why
+    (command, _), *_ = advice(corrupt(), replace(back, status="clean"), HERE).commands
+    assert command.endswith("--step 20")
 
 
 def test_a_run_in_a_lake_has_no_checkpoint_to_copy() -> None:

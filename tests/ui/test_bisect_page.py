@@ -83,6 +83,7 @@ def test_the_session_of_the_address(tmp_path: Path, open_bisect: Open) -> None:
     assert app.query_params["session"] in ("0001", ["0001"])
     links = app.table[-1].value
     assert links["session"][0].startswith("[0002](bisect?run=run&session=0002")
+    search(run, COURSE[:1]).stopped("interrupted")  # without an answer: not shown by itself
     for odd in ("9999", "../../etc"):
         app = open_bisect(run, session=odd)
         assert app.selectbox(key="session").value == "0002"

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sdc_guard.cli import main
-from sdc_guard.hosts import TOKEN_VARIABLE
+from sdc_guard.hosts import JUDGE_VARIABLE, TOKEN_VARIABLE
 
 TOKEN = "a-token-of-enough-characters"
 
@@ -142,3 +142,15 @@ def test_a_proxy_is_named(start: Started) -> None:
 def test_a_run_that_is_not_there_yet_is_told(start: Started, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["dashboard", str(tmp_path / "no"), "--port", "65000"])
     assert "the page waits for it" in result.stderr
+
+
+def test_a_judge_is_allowed_by_its_option_alone(
+    start: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(JUDGE_VARIABLE, "of somebody else {ckpt}")
+    assert start().exit_code == 0
+    assert JUDGE_VARIABLE not in os.environ
+    assert start("--judge", "python 'my check.py' {ckpt}").exit_code == 0
+    assert os.environ[JUDGE_VARIABLE] == "python 'my check.py' {ckpt}"
+    refused(start("--judge", "python check.py"), "names neither {ckpt} nor {step}")
+    refused(start("--judge", "python 'check.py {ckpt}"), "no command", "--judge")
