@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sdc_guard.archive.convictions import FILE, Conviction, add_conviction
-from sdc_guard.errors import EXIT_RANGE_ONLY, ArchiveIncomplete, NotReproducible, UsageError
+from sdc_guard.errors import (
+    EXIT_RANGE_ONLY,
+    ArchiveIncomplete,
+    NotReproducible,
+    SdcGuardError,
+    UsageError,
+)
 from sdc_guard.store.reader import RunReader
 from sdc_guard.store.trace_reader import TraceReader
 
@@ -29,6 +35,7 @@ from .storage import storage_result
 from .unfinished import session_for
 from .verify import Verifier
 from .watched import Watch, percent
+from .written_over import Before, may_write_over
 
 Tell = Callable[[str], None]
 
@@ -123,8 +130,20 @@ class Verification:
             inputs["run"] = str(self.run.resolve())
         home = Home.of(self.run, self.asked.named)
         home.make()
+        steps = (interval.start.step, interval.until)
+        warning = may_write_over(inputs.get("command", ()), self.run, self.candidates, *steps)
+        if warning is not None:
+            tell(warning)
         with session_for(home.folder, inputs, tell, fresh=self.asked.fresh) as session:
-            result = self._replayed(replayer, session, tell)
+            before = Before.of(self.candidates)
+            try:
+                result = self._replayed(replayer, session, tell)
+            except SdcGuardError:
+                if (told := before.written_over()) is not None:
+                    tell(told)  # it may be why replays do not repeat
+                raise
+            if (told := before.written_over()) is not None:
+                result = replace(result, evidence=(*result.evidence, told))
             about = {"attempts": self.attempts, "attempt": self.asked.attempt}
             session.finish({**result.as_dict(), **about})
             self._convict(result, session.folder.name, tell)

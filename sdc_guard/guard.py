@@ -106,7 +106,8 @@ class Guard:
             each step, and hold for all ranks at once: every rank must have a guard then.
         on_alert: called with each Alert, under every policy.
         resume: the command that resumes this training, kept for `sdc-bisect verify --recorded`;
-            `{ckpt}`, `{step}` and `{run}` are filled in there.
+            `{ckpt}`, `{step}` and `{run}` are filled in there: the checkpoint to resume from, the
+            last step, and a folder for what the script itself saves in a replay.
         scaler: the GradScaler of mixed precision, so that gradients are recorded without its
             scale and the steps that it skips are counted. Found by itself if left out, from the
             first step that it does not skip.
