@@ -17,6 +17,7 @@ from sdc_guard.archive.planning import sources
 from sdc_guard.archive.planning.chart import text_chart
 from sdc_guard.archive.planning.latency import log_uniform
 from sdc_guard.archive.planning.spacing import ages
+from sdc_guard.archive.sealing.listed import Listed, list_sealed
 from sdc_guard.cli import main
 from sdc_guard.errors import ArchiveIncomplete, UsageError
 from sdc_guard.store.run_file import Attempt
@@ -225,6 +226,21 @@ def test_a_plan_from_a_run(tmp_path: Path) -> None:
     given = object_of(run, "--devices", "4", "--size", "5GB", "--step-time", "2s")
     assert given["inputs"]["size"]["value"] == 5e9
     assert given["inputs"]["step_time"]["value"] == 2.0
+
+
+def test_a_run_whose_script_saves_by_itself_has_the_size_of_what_was_sealed(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run")
+    with pytest.raises(ArchiveIncomplete, match="--size"):
+        sources.measured_of(run)
+    for step in (10, 30, 20):
+        saved = filled(tmp_path / f"saved/it{step}.pt", 1000 + step)
+        list_sealed(run, Listed(saved, step, 1))
+    assert sources.measured_of(run)["size"].number == 1030
+    (tmp_path / "saved/it30.pt").unlink()
+    assert sources.measured_of(run)["size"].number == 1020
+    filled(run / "archive/step=000005/state.pt", 70)
+    filled(run / "archive/step=000005/manifest.json", 10)
+    assert sources.measured_of(run)["size"].number == 70
 
 
 def test_a_run_without_a_proven_incident_has_no_latency(tmp_path: Path) -> None:

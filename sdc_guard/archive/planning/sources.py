@@ -46,12 +46,29 @@ def measured_of(path: Path, *, size: bool = True) -> dict[str, Value]:
     is_run = (path / "run.json").is_file()
     found = {}
     if size:
-        newest = newest_checkpoint(path / "archive" if is_run else path)
+        newest = _newest_of_run(path) if is_run else newest_checkpoint(path)
         found["size"] = Value(float(_bytes(newest)), "measured", f"measured of {newest}")
     seconds = _step_seconds(path) if is_run else None
     if seconds is not None:
         found["step_time"] = Value(seconds, "measured", "median of the run's steps")
     return found
+
+
+def _newest_of_run(run: Path) -> Path:
+    """Of a run's own archive, or of those that its guard sealed elsewhere.
+
+    Raises:
+        ArchiveIncomplete: neither has one.
+    """
+    from ..sealing.listed import listed_in
+
+    archive = run / "archive"
+    if any(archive.glob("*/manifest.json")):
+        return newest_checkpoint(archive)
+    sealed = [one.path for one in listed_in(run) if one.path.exists()]
+    if not sealed:
+        raise ArchiveIncomplete("no checkpoint", where=str(run), next_step="give --size")
+    return sealed[-1]
 
 
 def newest_checkpoint(path: Path) -> Path:
