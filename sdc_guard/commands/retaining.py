@@ -66,8 +66,9 @@ def keep(
     from ..archive.retention.rule import Rule
     from ..archive.retention.stored import Stored
     from ..archive.retention.thin import Thin, thin_planned
-    from ..archive.retention.wording import as_object, summary, table
+    from ..archive.retention.wording import as_object, not_its_own, summary, table
     from ..archive.save import delete_abandoned
+    from ..archive.sealing.listed import listed_in
 
     inventory = Inventory(run)
     if pin or unpin:
@@ -104,4 +105,6 @@ def keep(
         for line in summary(
             left, deleted=len(gone) if applied else None, freed=freed, thinned=thin
         ):
+            click.echo(line)
+        for line in not_its_own(sum(one.path.exists() for one in listed_in(run))):
             click.echo(line)

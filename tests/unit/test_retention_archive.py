@@ -25,6 +25,7 @@ from sdc_guard.archive.retention.lock import alone
 from sdc_guard.archive.retention.pins import FILE as PINS
 from sdc_guard.archive.retention.plan import Plan, Rule, plan
 from sdc_guard.archive.save import save_checkpoint
+from sdc_guard.archive.sealing.listed import Listed, list_sealed
 from sdc_guard.cli import main
 from sdc_guard.errors import UsageError
 from sdc_guard.options import check_keep
@@ -186,6 +187,20 @@ def test_only_a_guards_archive(tmp_path: Path, leave: str) -> None:
     assert done.exit_code in (2, 5)
     assert len(done.output.splitlines()) == 1
     assert done.output.startswith("sdc-guard: ")
+
+
+def test_what_a_guard_sealed_elsewhere_is_told_and_left_alone(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    for step in (10, 20, 30):
+        saved = tmp_path / f"it{step}.pt"
+        saved.write_bytes(b"x")
+        list_sealed(run.folder, Listed(saved, step, 1))
+    (tmp_path / "it30.pt").unlink()
+    done = CliRunner().invoke(main, ["keep", str(run.folder), "--apply"])
+    assert done.exit_code == 0
+    told = "2 checkpoints that your own code saved and guard.seal sealed: keep never deletes them"
+    assert done.stdout.splitlines()[-1] == told
+    assert (tmp_path / "it10.pt").exists()
 
 
 def planner(run: MadeRun, rule: Rule) -> Callable[[], Plan]:

@@ -45,6 +45,17 @@ def summary(
         )
 
 
+def not_its_own(sealed: int) -> Iterator[str]:
+    """What is said of checkpoints that other code saved and that `guard.seal` sealed.
+
+    Args:
+        sealed: how many there are.
+    """
+    if sealed:
+        which, them = ("1 checkpoint", "it") if sealed == 1 else (f"{sealed} checkpoints", "them")
+        yield f"{which} that your own code saved and guard.seal sealed: keep never deletes {them}"
+
+
 def as_object(plan: Plan) -> dict[str, Any]:
     """For JSON."""
     return {
