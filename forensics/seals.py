@@ -11,6 +11,7 @@ from sdc_guard.errors import CheckpointUnreadable
 
 from .checkpoint import Checkpoint
 from .content import Integrity
+from .readers.step_of import FROM_NAME
 from .seal_file import put_seal, read_seal
 from .seal_tensors import sealed_tensors
 
@@ -89,16 +90,23 @@ def as_sealed(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     if seal is None:
         return checkpoint
-    if seal.guarded is not None and is_of(checkpoint.path, seal):
-        checkpoint = _with_judgement(checkpoint, seal.guarded)
+    guarded = seal.guarded if is_of(checkpoint.path, seal) else None
+    if guarded is not None:
+        checkpoint = _with_judgement(checkpoint, guarded)
     if seal.step == checkpoint.step:
-        return checkpoint
+        return checkpoint if guarded is None else _step_known(checkpoint)
     if not is_of(checkpoint.path, seal) or not (seal.checked or checkpoint.named_step == seal.step):
         note = f"its seal says step {seal.step}: of another file, or changed"
         return replace(checkpoint, notes=(*checkpoint.notes, note))
     note = f"now it says step {checkpoint.step}, and {seal.step} when it was sealed"
     named = None if checkpoint.named_step == seal.step else checkpoint.named_step
     return replace(checkpoint, step=seal.step, named_step=named, notes=(*checkpoint.notes, note))
+
+
+def _step_known(checkpoint: Checkpoint) -> Checkpoint:
+    """Without the note that its step was taken from its name: the guard that sealed it has it."""
+    notes = tuple(note for note in checkpoint.notes if note != FROM_NAME)
+    return replace(checkpoint, notes=notes)
 
 
 def _with_judgement(checkpoint: Checkpoint, guarded: Guarded) -> Checkpoint:

@@ -27,6 +27,7 @@ _OTHER = re.compile(
     r"(?<![a-z])(?:v|ver|version|rank|[mtpd]p|seed|gpu|lr|loss|acc\w*|val\w*|bs|of)[^0-9a-z]{0,2}"
     r"\d+(?:\.\d+)?|\d*\.\d+|\d+(?=[a-z])"
 )
+FROM_NAME: Final = "its step is the one in its name"
 _MOST_DIGITS: Final = 18  # below 2^63, as stores keep steps
 _NUMBER = re.compile(r"\d+")
 
@@ -105,7 +106,7 @@ def settle(inside: int | None, named: Named | None) -> Settled:
         return Settled(0, notes=("neither its name nor what it holds says its step",))
     if inside is None:
         assert named is not None
-        what = "its step is the one in its name" if named.is_step else "its step is its epoch's"
+        what = FROM_NAME if named.is_step else "its step is its epoch's"
         return Settled(named.number, notes=(what,))
     if named is None or not named.is_step or named.number == inside:
         return Settled(inside)

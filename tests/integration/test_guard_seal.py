@@ -411,3 +411,17 @@ def test_waiting_for_a_seal_ends_though_the_disk_hangs(
         go_on.set()
     training.guard.close()
     assert guarded(seal_at(file)).status == "clean"  # it is made all the same
+
+
+def test_the_guards_step_needs_no_note_that_it_is_in_the_name(
+    training: Training, tmp_path: Path
+) -> None:
+    training.steps(3)
+    run, file = tmp_path / "run", tmp_path / "it3.pt"
+    state = training.state()
+    del state["step"]
+    torch.save(state, file)
+    (before,) = index(file)
+    assert before.notes == ("its step is the one in its name",)
+    training.guard.seal(file, 3, wait=True)
+    assert [(one.step, one.notes) for one in index(run)] == [(3, ())]
