@@ -177,8 +177,9 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
         hide_index=True,
     )
     st.caption(
-        "Not seen by these checks: a wrong gradient or activation that is not unusually large. "
-        "`sdc-bisect verify` replays the steps and compares every bit."
+        "Not seen by these checks: a wrong gradient or activation that is not unusually large "
+        "(`sdc-bisect verify` replays the steps and compares every bit), and a checkpoint's file "
+        "that was damaged after it was saved (`sdc-bisect scan` reads every byte)."
     )
 
 
