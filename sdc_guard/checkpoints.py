@@ -174,7 +174,7 @@ class Checkpoints:
             doubts.append("the state is not the one that the last step left: not in the trace")
         incident = self._recorder.incidents.open
         if incident is not None:
-            doubts.append(f"incident open since step {incident.opened}: {incident.first}")
+            doubts.append(incident.doubt())
         return doubts
 
     def _around(self, step: int, place: Place) -> Steps:

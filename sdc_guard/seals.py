@@ -187,7 +187,7 @@ class Seals:
                 doubts.append("the state is not the one that the last step left: not in the trace")
         incident = self._recorder.incidents.open
         if incident is not None and incident.opened <= step:
-            doubts.append(f"incident open since step {incident.opened}: {incident.first}")
+            doubts.append(incident.doubt())
         return Expected(place.attempt, step, left, tuple(doubts), tuple(unproven))
 
     def _complete_digests(self, collector: Collector, newest: int) -> None:

@@ -8,7 +8,7 @@ else wrote there, and says in which tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from .alert import Alert
 
 Key = tuple[str, int]  # kind of tensor, number of the layer
+ADVICE: Final = "; if your script wrote to it on purpose, call guard.refresh() after that"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def carried_alert(step: int, key: Key, name: str, location: dict[str, Any]) -> A
         where = "more than one element, or no longer readable"
     text = (
         f"{in_words(kind)} changed between step {step - 1} and step {step} outside the optimizer "
-        f"({where}); if your script wrote to it on purpose, call guard.refresh() after that"
+        f"({where}){ADVICE}"
     )
     detail = {"text": text, "kind": kind, **location}
     return Alert(step, "carried_digest", layer, name, 1.0, 0.0, "proven", detail)

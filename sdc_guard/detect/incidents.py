@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from .alert import Alert
+from .carried import ADVICE
 from .ladder import VERDICTS
 
 T = TypeVar("T")
@@ -68,6 +69,14 @@ class Incident:
     layers: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     peak: Peak | None = None
+
+    def doubt(self) -> str:
+        """Why a checkpoint that is saved while it is open is suspect, in words.
+
+        The advice to the script's author is the alert's, and not said again of each checkpoint.
+        """
+        first = self.first.removeprefix(f"step {self.opened}: ").removesuffix(ADVICE)
+        return f"incident open since step {self.opened}: {first}"
 
     def evidence_json(self) -> str:
         """The evidence as it is stored."""

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdc_guard.detect.alert import Alert, Severity
+from sdc_guard.detect.carried import carried_alert
 from sdc_guard.detect.incidents import QUIET_STEPS, IncidentBook
 
 
@@ -45,6 +46,20 @@ def test_an_incident_names_its_layers_its_ranks_its_peak_and_its_steps() -> None
     assert (told["first_step"], told["last_step"]) == (10, 14)
     assert told["alerts"] == 4
     assert told["first"] == "step 10: gradient_norm in a"
+
+
+def test_a_checkpoint_is_told_the_step_once_and_no_advice() -> None:
+    found = carried_alert(133, ("exp_avg_sq", 4), "b.weight", {})
+    book = IncidentBook()
+    book.update(133, [found])
+    assert book.open is not None
+    assert book.open.first.endswith("call guard.refresh() after that")
+    assert book.open.doubt() == (
+        "incident open since step 133: carried_digest in b.weight: exp_avg_sq changed between "
+        "step 132 and step 133 outside the optimizer (more than one element, or no longer readable)"
+    )
+    book.update(120, [alert(120)])  # told late
+    assert book.open.doubt().startswith("incident open since step 120: step 133: carried_digest")
 
 
 def test_exact_comparisons_and_what_has_no_number_are_no_peak() -> None:
