@@ -29,6 +29,15 @@ class OneLineErrors(click.Group):
     the command line is told alike.
     """
 
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add it, with the group's names of the help option.
+
+        click takes them from whoever calls a command first, and keeps them for later calls.
+        """
+        for key, names in self.context_settings.items():
+            cmd.context_settings.setdefault(key, names)
+        super().add_command(cmd, name)
+
     def main(
         self,
         args: Sequence[str] | None = None,
