@@ -68,8 +68,13 @@ def thin_planned(
             found = _thinned(archive, stored[name], again)
         except (CheckpointUnreadable, CheckpointMismatch) as error:
             found = Thin(stored[name], why=error.what)
-        except (OSError, RuntimeError) as error:  # RuntimeError: torch.save's for a full disk
+        except OSError as error:
             found = Thin(stored[name], why=" ".join(str(error).split())[:_LONGEST])
+        except RuntimeError as error:  # torch.save's, whose text does not say what is the matter
+            told = " ".join(str(error).split())[:_LONGEST]
+            found = Thin(
+                stored[name], why=f"no copy was written, is the disk full? torch says: {told}"
+            )
         if found is not None:
             tell(found)
 
