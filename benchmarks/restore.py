@@ -97,8 +97,8 @@ def loads(run: Path, folder: Path) -> Ways:
     kept: dict[str, Any] = {"cache": folder / "cache", "cache_size": 1 << 40}
     cold: dict[str, Any] = {"cache": folder / "cold", "cache_size": 1 << 40}
 
-    def serial() -> None:
-        with mock.patch.object(sharded_load, "THREADS", 1):
+    def by(threads: int) -> None:
+        with mock.patch.object(sharded_load, "THREADS", threads):
             load_checkpoint(source, into=objects)
 
     def empty() -> None:
@@ -108,8 +108,8 @@ def loads(run: Path, folder: Path) -> Ways:
     if (source / ".metadata").exists():
         return {
             "dcp.load": lambda: dcp.load(objects, checkpoint_id=source),
-            "load_checkpoint, 1 thread": serial,
-            "load_checkpoint": lambda: load_checkpoint(source, into=objects),
+            "load_checkpoint, 1 thread": lambda: by(1),
+            "load_checkpoint, 8 threads": lambda: by(8),
             "load_checkpoint, an empty cache": empty,
             "load_checkpoint, by cache": lambda: load_checkpoint(source, into=objects, **kept),
         }

@@ -72,7 +72,7 @@ def restore(
     """
     from ..archive.recovery.candidates import candidates, of_path
     from ..archive.recovery.choice import allowed, named, newest_first
-    from ..archive.recovery.known import incidents_of
+    from ..archive.recovery.known import check_apart, incidents_of
     from ..archive.recovery.restoring import dry_run as look
     from ..archive.recovery.restoring import restore as bring
     from ..archive.recovery.told import object_of, restored_lines, warning
@@ -85,7 +85,8 @@ def restore(
             "--even-if-not-clean is of a checkpoint that is named",
             next_step="give --step or --checkpoint",
         )
-    kept = _cache(cache, cache_size, used=not dry_run)
+    check_apart(to, run, "DIR")
+    kept = _cache(cache, cache_size, run, used=not dry_run)
     started = time.perf_counter()
     incidents = incidents_of(run, note)
     tell: Callable[[str], None] = note if as_json else say
@@ -146,7 +147,7 @@ def prefetch(run: Path, cache: Path, cache_size: str, last: int, jobs: int, as_j
     from ..archive.recovery.prefetch import prefetch as bring
     from ..archive.recovery.told import object_of_prefetch, prefetched_lines
 
-    kept = _cache(cache, cache_size)
+    kept = _cache(cache, cache_size, run)
     assert kept is not None
     found = candidates(run, incidents_of(run, note))
     tell = note if as_json else say
@@ -163,14 +164,16 @@ def _silent(_: str) -> None:
     """The error itself says it."""
 
 
-def _cache(folder: Path | None, size: str | None, *, used: bool = True) -> Cache | None:
+def _cache(folder: Path | None, size: str | None, run: Path, *, used: bool = True) -> Cache | None:
     from ..archive.cache.cache import Cache
     from ..archive.planning.units import SIZES, number
+    from ..archive.recovery.known import check_apart
     from ..errors import UsageError
 
     if folder is None and size is None:
         return None
     if folder is None or size is None:
         raise UsageError("--cache and --cache-size belong together", next_step="give both, or none")
+    check_apart(folder, run, "the cache")
     most = int(number(size, SIZES, "--cache-size", 0, 1e18))
     return Cache(folder, most, note) if used else None

@@ -65,7 +65,7 @@ def keep(
     from ..archive.retention.plan import Plan, plan
     from ..archive.retention.rule import Rule
     from ..archive.retention.stored import Stored
-    from ..archive.retention.thin import Thin, thin_planned
+    from ..archive.retention.thin import Thin, freed_by_thinning, thin_planned
     from ..archive.retention.wording import as_object, not_its_own, summary, table
     from ..archive.save import delete_abandoned
     from ..archive.sealing.listed import listed_in
@@ -88,10 +88,12 @@ def keep(
         delete_abandoned(inventory.archive, time.time())
         thin_planned(inventory.archive, planned, look, thinned.append)
         left = delete_planned(inventory.archive, planned, look, gone.append)
+    thinning = 0 if applied else freed_by_thinning(inventory.archive, planned)
     with while_somebody_reads():
         if as_json:
             names = [one.name for one in gone]
             content = as_object(planned) | {"applied": applied, "deleted": names}
+            content["bytes_by_thinning"] = thinning
             content["thinned"] = [one.as_dict() for one in thinned]
             click.echo(json_text("sdc-guard.keep", **content))
             return
@@ -103,8 +105,9 @@ def keep(
         freed = sum(one.bytes for one in gone) + sum(one.freed for one in thinned)
         thin = sum(one.copy is not None for one in thinned)
         for line in summary(
-            left, deleted=len(gone) if applied else None, freed=freed, thinned=thin
-        ):
+            left, deleted=len(gone) if applied else None, freed=freed, thinned=thin,
+            thinning=thinning,
+        ):  # fmt: skip
             click.echo(line)
         for line in not_its_own(sum(one.path.exists() for one in listed_in(run))):
             click.echo(line)

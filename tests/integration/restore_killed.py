@@ -29,7 +29,7 @@ from sdc_guard.archive.recovery.candidates import candidates
 from sdc_guard.archive.recovery.choice import newest_first
 from sdc_guard.archive.recovery.restoring import restore
 
-KILLS, READERS, SECONDS = 20, 4, 1.5
+KILLS, READERS, SECONDS = 8, 3, 0.8
 LIMIT = 100_000  # bytes
 PIECE, PAUSE = 2048, 0.005  # bytes, and seconds for each
 COPY = 40_000 / PIECE * PAUSE  # of the weights

@@ -117,9 +117,9 @@ def campaign(
 def test_a_fault_is_named_in_its_step_and_nothing_wrong_is_loaded(
     archives: Mapping[str, Archive], tmp_path: Path, seed: int
 ) -> None:
-    harmful, told = campaign(archives, tmp_path, seed, 42)
+    harmful, told = campaign(archives, tmp_path, seed, 12)
     assert told == []
-    assert harmful >= 30
+    assert harmful >= 6
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_a_flipped_bit_of_a_manifest_is_the_manifests(
     (place,) = [one.root / file for file in one.files[5] if file.endswith("manifest.json")]
     before = place.read_bytes()
     digits = [at for at, byte in enumerate(before) if chr(byte) in "0123456789abcdef"]
-    for at in chosen.sample(digits, 8):
+    for at in chosen.sample(digits, 3):
         changed = bytearray(before)
         changed[at] ^= 1
         place.write_bytes(changed)
@@ -206,7 +206,7 @@ def clean_archives(folder: Path, seed: int, count: int) -> list[str]:
 
 
 def test_without_a_fault_nobody_is_accused(tmp_path: Path, seed: int) -> None:
-    assert clean_archives(tmp_path, seed, 5) == []
+    assert clean_archives(tmp_path, seed, 2) == []
 
 
 @pytest.mark.slow

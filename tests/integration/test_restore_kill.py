@@ -23,5 +23,5 @@ def test_what_is_left_is_whole_or_not_there(tmp_path: Path, seed: int) -> None:
     assert done.stdout.startswith("ok "), done.stdout
     happened = ast.literal_eval(done.stdout.removeprefix("ok "))
     print(happened)
-    assert happened["partial"] > 3  # of 20
-    assert happened["killed reader"] > 3
+    assert happened["partial"] > 1  # of 8
+    assert happened["killed reader"] > 1

@@ -31,9 +31,11 @@ from sdc_guard.errors import ArchiveIncomplete, CheckpointMismatch
 pytestmark = pytest.mark.filterwarnings(
     "ignore:torch.distributed is (disabled|unavailable):UserWarning"
 )
-# `keep` on copies of a run, of which the nth process kills itself at its nth change of a file
+# `keep` on copies of a run: the first is not killed and counts its changes of files; each other one
+# kills itself at one of them: at all, or at as many as are asked for, chosen by a seed, and those
+# at which the copy gets its name and the whole one loses its own, with those after them
 KILLED = """
-import os, shutil, signal, sys
+import os, random, shutil, signal, sys
 from pathlib import Path
 import torch
 from sdc_guard.archive.compare import check_bytes
@@ -41,14 +43,13 @@ from sdc_guard.archive.manifest import Manifest
 from sdc_guard.archive.retention.inventory import Inventory
 from sdc_guard.cli import main
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree", "os.link"}
-made, options = Path(sys.argv[1]), sys.argv[2:]
+made, (count, seed), options = Path(sys.argv[1]), map(int, sys.argv[2:4]), sys.argv[4:]
 torch.set_num_threads(1)
 Inventory(made).look(0.0)  # loads what would be loaded in each process
 for folder in (made / "archive").glob("step=*"):
     check_bytes(folder, Manifest.read(folder))
-number, code = 0, -9
-while code:
-    run = made.with_name(f"killed-{number}")
+
+def kept(run, number, note=lambda line: None):
     shutil.copytree(made, run)
     pid = os.fork()
     if not pid:
@@ -60,12 +61,26 @@ while code:
                 if not left:
                     os.kill(os.getpid(), signal.SIGKILL)
                 left -= 1
+                note(event)
+        globals()["left"] = left
         sys.addaudithook(changes)
         main(["keep", str(run), *options], standalone_mode=False)
         os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+events = made.with_name("events")
+with events.open("a", buffering=1) as file:
+    assert kept(made.with_name("whole"), -1, lambda line: print(line, file=file)) == 0
+shutil.rmtree(made.with_name("whole"))
+seen = events.read_text().split()
+moments = range(len(seen))
+if count < len(seen):
+    names = [at for at, event in enumerate(seen) if event == "os.rename"][-2:]
+    chosen = {at + beside for at in names for beside in (0, 1)}
+    moments = sorted(chosen | {*random.Random(seed).sample(moments, count)})
+for number in moments:
+    code = kept(made.with_name(f"killed-{number}"), number)
     assert code in (0, -9), code
-    number += 1
 """
 OPTIONS = ("--count", "2", "--weights", "2", "--policy", "keep-last", "--apply")
 
@@ -231,17 +246,20 @@ def test_one_that_rotted_stays_whole_and_a_rotten_copy_is_found(run: Path) -> No
     assert {one.step: one.status for one in examine(run)}[3] == "corrupt"
 
 
-def test_killed_at_any_moment(tmp_path: Path) -> None:
-    trained(tmp_path / "made", 4, "torch")
+def killed(folder: Path, count: int, seed: int) -> None:
+    """Kill `keep` at so many moments; each time there is the whole one, the copy, or both."""
+    trained(folder / "made", 4, "torch")
     options = ("--count", "2", "--weights", "1", "--policy", "keep-last", "--apply")
-    subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "made"), *options],
-        check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=150, capture_output=True,
+    given = (str(folder / "made"), str(count), str(seed), *options)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *given], env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False, timeout=150, capture_output=True, text=True,
     )  # fmt: skip
-    killed = sorted(tmp_path.glob("killed-*"), key=lambda path: int(path.name[7:]))
-    assert len(killed) > 12
+    assert done.returncode == 0, done.stderr
+    runs = sorted(folder.glob("killed-*"), key=lambda path: int(path.name[7:]))
+    assert len(runs) > min(count, 12)
     seen = set()
-    for run in killed:
+    for run in runs:
         whole, copy = (run / "archive" / f"{kind}=000001" for kind in ("step", "weights"))
         seen.add((whole.exists(), copy.exists()))
         for one in (whole, copy):
@@ -250,3 +268,12 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         keep(run, *options)
         assert names(run) == ["step=000002", "step=000003", "weights=000001"], run
     assert seen == {(True, False), (True, True), (False, True)}  # and never neither
+
+
+def test_killed_at_some_moments(tmp_path: Path, seed: int) -> None:
+    killed(tmp_path, 3, seed)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
+    killed(tmp_path, 10**6, seed)

@@ -39,6 +39,7 @@ class Cache:
         if type(size) is not int or size < 0:
             raise UsageError(f"the size of a cache is {size!r}", next_step="give it in bytes")
         self.entries, self.size, self.tell = Entries(folder), size, tell
+        self._trouble: set[str] = set()
         with contextlib.suppress(OSError):  # what cannot be deleted is told when room is needed
             self.entries.trim(size)
 
@@ -79,7 +80,7 @@ class Cache:
             try:
                 room = self.entries.room(key, self.size)
             except OSError as error:
-                self.tell(f"the cache cannot be written ({error.strerror}): {self.entries.folder}")
+                self._unwritten(error)
                 return None
             if room is None or (isinstance(room, Busy) and room.idle() > _PATIENCE):
                 return None
@@ -99,12 +100,19 @@ class Cache:
                 raise
             except OSError as error:
                 self.entries.give_up(room)
-                self.tell(f"the cache cannot be written ({error.strerror}): {self.entries.folder}")
+                self._unwritten(error)
                 return None
             except BaseException:
                 self.entries.give_up(room)
                 raise
         return None
+
+    def _unwritten(self, error: OSError) -> None:
+        """Tell of what cannot be written, once for each cause."""
+        line = f"the cache cannot be written ({error.strerror}): {self.entries.folder}"
+        if line not in self._trouble:
+            self._trouble.add(line)
+            self.tell(line)
 
     def weed(self, held: Held, name: str) -> bool:
         """Delete an entry if its bytes are other ones; whether they were."""

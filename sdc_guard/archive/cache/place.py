@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ..manifest import SHARDED, FileEntry, Manifest
+from ..recovery.copying import Stop, stopped_at_end
 from ..sharded.place import Place
 from .cache import Cache
 from .entries import Held
@@ -42,11 +43,14 @@ class CachedPlace(Place):
         Raises:
             CheckpointMismatch, CheckpointUnreadable: the checkpoint's own is damaged or missing.
         """
+        return self._found(name, None)
+
+    def _found(self, name: str, stop: Stop | None) -> Path:
         with self._lock:
             if name in self._held:
                 return self._held[name].path
         entry, source = self._entries.get(name), super().file(name)
-        held = None if entry is None else self._cache.fetch(entry, source, proven=False)
+        held = None if entry is None else self._cache.fetch(entry, source, proven=False, stop=stop)
         if held is None:
             return source
         with self._lock:
@@ -57,12 +61,12 @@ class CachedPlace(Place):
         return held.path
 
     def ready(self, names: Iterable[str]) -> None:
-        """Read these into the cache, several at once.
+        """Read these into the cache, several at once; Ctrl-C waits for none of them.
 
         Raises: as `file`.
         """
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(self.file, names))
+        with ThreadPoolExecutor(_THREADS) as pool, stopped_at_end() as stop:
+            list(pool.map(lambda name: self._found(name, stop), names))
 
     def weed(self) -> bool:
         """Delete what is held and has other bytes; whether there was any."""

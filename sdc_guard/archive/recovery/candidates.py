@@ -14,13 +14,17 @@ from ...errors import CheckpointUnreadable
 from ...store.lineage import lineage
 from ..confirmations import Confirmation, read_confirmations, settled
 from ..convictions import attempts_of, read_convictions
+from ..folders import WEIGHTS_FILE, all_folders, is_copy
 from ..gate import Known, Opened, Verdict
-from ..manifest import FILE, SHARDED, FileEntry, Manifest
+from ..manifest import FILE, SHARDED, WEIGHTS, FileEntry, Manifest
+from ..save import STATE_FILE
 from ..sealing.as_manifest import as_manifest
 from ..sealing.listed import Listed, listed_in
 from ..sealing.seal_file import Seal, seal_at
+from ..sharded.files import METADATA
 
 SUPERSEDED = "superseded by a later attempt"
+ALONE = "weights alone, without the optimizer: nothing resumes from it"
 _NO_SEAL = "it has no seal of a guard"
 
 
@@ -50,7 +54,12 @@ class Candidate:
     @property
     def good(self) -> bool:
         """Whether it may be taken without being asked for."""
-        return self.status == "clean" and not self.superseded
+        return self.status == "clean" and not self.superseded and not self.copy
+
+    @property
+    def copy(self) -> bool:
+        """Whether it is a copy of weights alone."""
+        return self.format == WEIGHTS or (self.seal is None and is_copy(self.path))
 
     @property
     def doubted(self) -> bool:
@@ -63,7 +72,7 @@ class Candidate:
         if self.superseded:
             return SUPERSEDED
         if self.status == "clean":
-            return ""
+            return ALONE if self.copy else ""
         return f"{self.status}: {'; '.join(self.reasons)}" if self.reasons else self.status
 
     @property
@@ -106,7 +115,7 @@ def candidates(run: Path, incidents: Sequence[Opened] = ()) -> list[Candidate]:
     known = Known(run, read_convictions(archive), attempts_of(archive), incidents)
     confirmations = read_confirmations(archive)
     found = [
-        _own(folder, known, confirmations) for folder in archive.glob("step=*") if folder.is_dir()
+        _own(folder, known, confirmations) for folder in all_folders(archive) if folder.is_dir()
     ]
     found += [_sealed(one, known) for one in listed_in(run)]
     return sorted(found, key=_age, reverse=True)
@@ -116,13 +125,15 @@ def of_path(path: Path, run: Path, incidents: Sequence[Opened] = ()) -> Candidat
     """The one that lies there, judged by what its run knows.
 
     Args:
-        path: a checkpoint's folder or file.
+        path: a checkpoint's folder or file; of a guard's own the file in its folder, too.
         run: the run's folder.
 
     Raises:
         CheckpointUnreadable: there is none, or nothing is recorded of it.
     """
     place = _absolute(path)
+    if place.name in (STATE_FILE, METADATA, WEIGHTS_FILE) and (place.parent / FILE).is_file():
+        place = place.parent
     for one in candidates(run, incidents):
         if place == _absolute(one.path):
             return one
@@ -150,7 +161,7 @@ def _own(folder: Path, known: Known, confirmations: Iterable[Confirmation]) -> C
     try:
         manifest = settled(folder, Manifest.read(folder), confirmations)
     except CheckpointUnreadable as error:
-        digits = folder.name.removeprefix("step=").partition("-")[0]
+        digits = folder.name.partition("=")[2].partition("-")[0]
         step = int(digits) if digits.isdecimal() and len(digits) < 19 else -1
         return Candidate(folder, step, -1, "incomplete", (error.what,))
     one = Candidate(folder, manifest.step, manifest.attempt, manifest.status, manifest=manifest)
@@ -188,9 +199,9 @@ def _judged(one: Candidate, manifest: Manifest, known: Known) -> Candidate:
     return replace(one, status=status, reasons=reasons, superseded=not counts)
 
 
-def _age(one: Candidate) -> tuple[int, int, bool, float]:
+def _age(one: Candidate) -> tuple[int, int, bool, bool, float]:
     created = 0.0 if one.manifest is None else float(one.manifest.created)
-    return one.step, one.attempt, one.seal is None, created
+    return one.step, one.attempt, not one.copy, one.seal is None, created
 
 
 def _sealed_files(path: Path, seal: Seal) -> Iterable[FileEntry]:

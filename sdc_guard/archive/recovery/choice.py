@@ -52,7 +52,14 @@ def named(found: Sequence[Candidate], step: int, *, consent: bool) -> Candidate:
             f"no checkpoint of step {step}", next_step=f"there are {near}" if near else ""
         )
     good = [one for one in there if one.good]
-    return allowed((good or there)[0], consent=consent)
+    whole = [one for one in there if not one.copy]
+    if not whole:
+        raise ArchiveIncomplete(
+            f"of step {step} there are the weights alone, nothing resumes from it",
+            where=str(there[0].path),
+            next_step="name that with --checkpoint to have them",
+        )
+    return allowed((good or whole)[0], consent=consent)
 
 
 def allowed(one: Candidate, *, consent: bool) -> Candidate:

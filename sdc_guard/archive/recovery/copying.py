@@ -6,9 +6,11 @@ xxh3-128 needs it, while others are under way.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +42,16 @@ class Stop:
         """Raise Stopped if it is set."""
         if self.event.is_set():
             raise Stopped
+
+
+@contextlib.contextmanager
+def stopped_at_end() -> Iterator[Stop]:
+    """What threads look at; set when the block is left, so that Ctrl-C waits for no copy."""
+    stop = Stop(threading.Event())
+    try:
+        yield stop
+    finally:
+        stop.event.set()
 
 
 def copy_proven(

@@ -11,7 +11,8 @@ from ..cache.cache import Cache
 from ..manifest import FileEntry
 from .candidates import Candidate
 from .choice import Passed
-from .restoring import DAMAGED, nothing_left, stopped_at_end
+from .copying import stopped_at_end
+from .restoring import DAMAGED, nothing_left
 
 
 @dataclass(frozen=True)
@@ -111,16 +112,22 @@ def _brought(one: Candidate, files: tuple[FileEntry, ...], cache: Cache, jobs: i
             held = cache.fetch(file, one.file(file.name), proven=False, ahead=ahead, stop=stop)
             fetched = file.bytes
         if held is None:
-            raise UsageError(
-                f"{file.name} cannot be cached: there is no room that is not in use"
-                if file.xxh3 else f"{file.name} cannot be cached: it has no checksum",
-                where=str(one.path),
-            )  # fmt: skip
+            raise _uncached(one, file)
         held.close()
         return fetched
 
     with ThreadPoolExecutor(max(1, jobs)) as pool, stopped_at_end() as stop:
         return sum(pool.map(bring, sorted(files, key=lambda file: -file.bytes)))
+
+
+def _uncached(one: Candidate, file: FileEntry) -> UsageError:
+    """That a file does not get into the cache."""
+    why, remedy = "it has no checksum", "restore copies it from the archive"
+    if file.xxh3:
+        why = "there is no room that is not in use, or it cannot be written"
+        remedy = "make room there, or name another folder"
+    what = f"{file.name} cannot be cached: {why}"
+    return UsageError(what, where=str(one.path), next_step=remedy)
 
 
 def _touch(done: Prefetched, cache: Cache) -> None:

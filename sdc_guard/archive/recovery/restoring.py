@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,8 +22,8 @@ from ..manifest import FileEntry, Manifest, Status
 from ..sealing.seal_file import publish_seal, seal_of
 from .candidates import Candidate
 from .choice import Passed
-from .copying import Stop, Stopped, copy_proven
-from .new_folder import check_free, new_folder
+from .copying import Stop, Stopped, copy_proven, stopped_at_end
+from .new_folder import check_free, new_folder, unwritten
 from .proof import prove_tensors
 
 DAMAGED = (CheckpointMismatch, CheckpointUnreadable)
@@ -76,8 +74,8 @@ def restore(
 
     Raises:
         ArchiveIncomplete: none is left.
-        UsageError: something is at `to` already.
-        OSError: it cannot be written. Nothing is left then.
+        UsageError: something is at `to` already, or it cannot be written. Nothing is left then.
+        OSError: what is read fails.
     """
     passed: list[Passed] = []
 
@@ -85,19 +83,24 @@ def restore(
         passed.append(one)
         tell(one.line())
 
-    with new_folder(to) as make:
-        done = None
-        for one in tried:
-            if isinstance(one, Passed):
-                pass_over(one)
-                continue
-            try:
-                done = _copied(one, make(), jobs, cache)
-                break
-            except DAMAGED as error:
-                pass_over(Passed(one, error.what))
-        if done is None:
-            raise nothing_left(passed)
+    try:
+        with new_folder(to) as make:
+            done = None
+            for one in tried:
+                if isinstance(one, Passed):
+                    pass_over(one)
+                    continue
+                try:
+                    done = _copied(one, make(), jobs, cache)
+                    break
+                except DAMAGED as error:
+                    pass_over(Passed(one, error.what))
+            if done is None:
+                raise nothing_left(passed)
+    except OSError as error:
+        if (told := unwritten(to, error)) is None:
+            raise
+        raise told from error
     done.path, done.passed = to / done.path, passed
     if cache is not None:
         started = time.perf_counter()
@@ -261,13 +264,3 @@ def _each(
         if first is not None:
             raise first
         return [future.result() for future in futures]
-
-
-@contextlib.contextmanager
-def stopped_at_end() -> Iterator[Stop]:
-    """What threads look at; set when the block is left, so that Ctrl-C waits for no copy."""
-    stop = Stop(threading.Event())
-    try:
-        yield stop
-    finally:
-        stop.event.set()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..planning.units import bytes_text, time_text
-from .candidates import SUPERSEDED, Candidate
+from .candidates import ALONE, SUPERSEDED, Candidate
 from .choice import Passed
 from .prefetch import Prefetched
 from .restoring import Restored
@@ -19,7 +19,9 @@ def warning(one: Candidate) -> str:
             f"WARNING: the checkpoint of step {one.step} is NOT CLEAN, it is {one.why}. A training "
             "that starts from it may start from wrong numbers"
         )
-    return f"step {one.step} is {SUPERSEDED}" if one.superseded else ""
+    if one.superseded:
+        return f"step {one.step} is {SUPERSEDED}"
+    return f"step {one.step} is {ALONE}" if one.copy else ""
 
 
 def restored_lines(done: Restored, *, dry_run: bool) -> list[str]:

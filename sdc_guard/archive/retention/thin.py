@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from ...errors import CheckpointMismatch, CheckpointUnreadable
 from ..confirmations import read_confirmations, settled
 from ..manifest import Manifest
 from ..thinning.copied import proven_copy, publish_copy, write_copy
+from ..thinning.payloads import bytes_of_weights
 from .delete import renamed
 from .lock import alone
 from .plan import Plan
@@ -66,10 +68,31 @@ def thin_planned(
             found = _thinned(archive, stored[name], again)
         except (CheckpointUnreadable, CheckpointMismatch) as error:
             found = Thin(stored[name], why=error.what)
-        except (OSError, RuntimeError) as error:  # RuntimeError: torch.save's for a full disk
+        except OSError as error:
             found = Thin(stored[name], why=" ".join(str(error).split())[:_LONGEST])
+        except RuntimeError as error:  # torch.save's, whose text does not say what is the matter
+            told = " ".join(str(error).split())[:_LONGEST]
+            found = Thin(
+                stored[name], why=f"no copy was written, is the disk full? torch says: {told}"
+            )
         if found is not None:
             tell(found)
+
+
+def freed_by_thinning(archive: Path, planned: Plan) -> int:
+    """Bytes that thinning would free, about: without names and headers of the copies.
+
+    Of each checkpoint only what describes its tensors is read. One that cannot be read would stay
+    whole: 0.
+    """
+    freed = 0
+    for row in planned.rows:
+        if row.thins:
+            folder = archive / row.stored.name
+            with contextlib.suppress(CheckpointUnreadable, CheckpointMismatch, OSError):
+                left = bytes_of_weights(folder, Manifest.read(folder))
+                freed += max(0, row.stored.bytes - left)
+    return freed
 
 
 def _thinned(archive: Path, stored: Stored, again: Callable[[], Plan]) -> Thin | None:

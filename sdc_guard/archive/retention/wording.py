@@ -19,7 +19,7 @@ def table(plan: Plan) -> Iterator[str]:
 
 
 def summary(
-    plan: Plan, *, deleted: int | None = None, freed: int = 0, thinned: int = 0
+    plan: Plan, *, deleted: int | None = None, freed: int = 0, thinned: int = 0, thinning: int = 0
 ) -> Iterator[str]:
     """What comes of it.
 
@@ -27,6 +27,7 @@ def summary(
         plan: that was made; after deleting that of what is left.
         deleted, freed: checkpoints and bytes; None and 0 for a dry run.
         thinned: checkpoints of which a copy of the weights is left.
+        thinning: in a dry run bytes that thinning would free.
     """
     kept = sum(row.stays is not None for row in plan.rows)
     if deleted is not None:
@@ -34,6 +35,7 @@ def summary(
         yield f"{deleted} deleted, {thin}{in_bytes(freed)} freed; {kept} kept"
     elif plan.goes or plan.thins:
         freeing = in_bytes(plan.freed)
+        freeing += f" and about {in_bytes(thinning)} by thinning" if plan.thins else ""
         thin = f"{len(plan.thins)} to thin to their weights, " if plan.thins else ""
         yield f"{kept} kept, {thin}{len(plan.goes)} to delete, {freeing}: --apply deletes them"
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,40 @@ def stored_weights(folder: Path, manifest: Manifest) -> dict[Any, Any]:
         CheckpointUnreadable, CheckpointMismatch: a file is missing or damaged, or it holds no
             parameter that is known.
     """
-    sharded = manifest.format == SHARDED
-    found = _of_ranks(folder, manifest) if sharded else _of_file(folder, manifest)
+    if manifest.format == SHARDED:
+        opened, described = _of_ranks(folder, manifest)
+        found = {key: _filled(value, opened) for key, value in described.items()}
+    else:
+        found = {key: _own(value) for key, value in _of_file(folder, manifest).items()}
     if not found:
         raise CheckpointUnreadable(
             "no tensor of it is known to be a parameter", where=str(folder), next_step="keep it"
         )
     return {**found, "step": manifest.step}
+
+
+def bytes_of_weights(folder: Path, manifest: Manifest) -> int:
+    """How many bytes the weights of a checkpoint have; none of them is read.
+
+    Raises: as `stored_weights`; 0 where no parameter is known.
+    """
+    if manifest.format == SHARDED:
+        _, described = _of_ranks(folder, manifest)
+        return sum(one.numel() * one.element_size() for one in _tensors(described))
+    sizes: dict[int, int] = {}  # by storage: tied weights are stored once
+    for one in _tensors(_of_file(folder, manifest)):
+        place = one.untyped_storage().data_ptr() if one.layout == torch.strided else id(one)
+        sizes[place] = max(sizes.get(place, 0), one.numel() * one.element_size())
+    return sum(sizes.values())
+
+
+def _tensors(node: Any) -> Iterator[torch.Tensor]:
+    """Those of a structure."""
+    if isinstance(node, torch.Tensor):
+        yield node
+    elif isinstance(node, (Mapping, list)):
+        for one in node.values() if isinstance(node, Mapping) else node:
+            yield from _tensors(one)
 
 
 def _of_file(folder: Path, manifest: Manifest) -> dict[Any, Any]:
@@ -44,11 +71,11 @@ def _of_file(folder: Path, manifest: Manifest) -> dict[Any, Any]:
         raise CheckpointUnreadable(
             f"torch.load(weights_only=True) refuses it: {why}", where=str(path)
         ) from None
-    kept = weights_in(payload, manifest.tensors) if isinstance(payload, Mapping) else {}
-    return {key: _own(value) for key, value in kept.items()}
+    return weights_in(payload, manifest.tensors) if isinstance(payload, Mapping) else {}
 
 
-def _of_ranks(folder: Path, manifest: Manifest) -> dict[Any, Any]:
+def _of_ranks(folder: Path, manifest: Manifest) -> tuple[OpenedFolder, dict[Any, Any]]:
+    """What a copy will hold, with what stands for tensors and values."""
     opened = OpenedFolder(folder, manifest)
     leaves: dict[str, tuple[Any, Any]] = {}
     for name, (one, *_) in opened.written.items():
@@ -58,10 +85,7 @@ def _of_ranks(folder: Path, manifest: Manifest) -> dict[Any, Any]:
             stands = torch.empty(piece.shape, dtype=piece.torch_dtype, device="meta")
         stands.name_there = name
         leaves[name] = opened.paths[name], stands
-    return {
-        key: _filled(value, opened)
-        for key, value in weights_in(nested(leaves), manifest.tensors).items()
-    }
+    return opened, weights_in(nested(leaves), manifest.tensors)
 
 
 class _Value:
