@@ -166,7 +166,7 @@ def run_command(
         else:
             result = turns.judged(judge, executor)
         if reader is not None:
-            result = with_record(reader, result, [one.step for one in candidates])
+            result = with_record(reader, result, candidates)
         if not command:
             result = with_limits(result, oracle)
         tell_result(result, as_json)
