@@ -28,7 +28,7 @@ _FIRST: Final = """
     SELECT step, detector, detail FROM alerts
     WHERE severity = 'proven' AND step <= $last AND detector NOT IN
         ('carried_digest', 'step_counter', 'shadow_batch', 'known_answer')
-        AND detail->>'class' IS DISTINCT FROM 'input'
+        AND CASE WHEN json_valid(detail) THEN detail->>'class' END IS DISTINCT FROM 'input'
     ORDER BY step, detector LIMIT 1
 """
 _LAST_EQUAL: Final = f"SELECT max(step) FROM events WHERE kind = '{EQUAL}' AND step < $step"
