@@ -149,7 +149,8 @@ def alert_marks(reader: TraceReader, first: int, last: int) -> pd.DataFrame:
 def event_marks(reader: TraceReader, first: int, last: int) -> pd.DataFrame:
     """Events to mark: step, kind; few enough to draw."""
     query = """
-        SELECT min(step) AS step, kind FROM events WHERE step BETWEEN $first AND $last
+        SELECT min(step) AS step, kind FROM events
+        WHERE step BETWEEN $first AND $last AND kind <> 'replicas equal'
         GROUP BY kind, (step - $first) // $width ORDER BY 1
     """
     width = (last - first) // MAX_MARKS + 1

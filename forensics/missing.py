@@ -11,6 +11,8 @@ from sdc_guard.errors import EXIT_RANGE_ONLY, SdcGuardError
 from sdc_guard.store.opening import open_run
 from sdc_guard.store.trace_reader import TraceReader
 
+from .checkpoint import Checkpoint
+from .proven_alerts import with_proven_alert
 from .result import Result
 
 _MOST: Final = 10  # steps in a sentence
@@ -22,19 +24,21 @@ def recorded_steps(reader: TraceReader) -> list[int]:
     return [int(step) for (step,) in reader.rows(_RECORDED)]
 
 
-def with_record(reader: TraceReader, result: Result, there: Sequence[int]) -> Result:
+def with_record(reader: TraceReader, result: Result, there: Sequence[Checkpoint]) -> Result:
     """The answer, where the run's record says that it is not all there is to say.
 
     Args:
         reader: of the run.
         result: of a search.
-        there: steps of the checkpoints that are there.
+        there: the checkpoints that are there, by step.
     """
-    result = _with_later_break(reader, result)
-    return with_missing(result, recorded_steps(reader), there)
+    result = with_proven_alert(reader, _with_later_break(reader, result), there)
+    return with_missing(result, recorded_steps(reader), [one.step for one in there])
 
 
-def of_session(archive: Path, attempt: int | None, result: Result, there: Sequence[int]) -> Result:
+def of_session(
+    archive: Path, attempt: int | None, result: Result, there: Sequence[Checkpoint]
+) -> Result:
     """`with_record` for the answer of a session; of archives that no guard recorded as it was.
 
     Args:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
+from sdc_guard.archive.save import STATE_FILE
 from sdc_guard.errors import EXIT_RANGE_ONLY
 
 from .changes_seen import changes_of, in_words
+from .checkpoint import Checkpoint
 from .oracles.judgement import Judgement, Oracle
+from .readers.guard_archive import FORMAT as GUARD
 from .reservations import of_chance, of_order, of_suspects, of_trust, of_watching
 from .result import STORED_BYTES, Result
 from .search import Found
@@ -157,7 +161,11 @@ def _reasons(
 ) -> list[str]:
     """Why the one named is corrupt, or what was judged where none is."""
     if told is not None:
-        return [told.reason] if told.verdict == "corrupt" or found.confidence is None else []
+        if told.verdict != "corrupt" and found.confidence is not None:
+            return []
+        if not told.stored_bytes or found.first_corrupt is None:
+            return [told.reason]
+        return [told.reason, f"its file: {_file(part.candidates[found.first_corrupt])}"]
     if found.first_corrupt is None and (reason := _newest_untestable(found, judgements)):
         return [f"the newest cannot be judged: {reason}"]
     judged = len({place for place, verdict in found.probes if verdict != "untestable"})
@@ -167,6 +175,14 @@ def _reasons(
 
 # where two of them look at an archive, each has a count of its own
 _LOOKED_AT: Final = {"integrity": " by their checksums", "statistics": " by their values"}
+
+
+def _file(checkpoint: Checkpoint) -> Path:
+    """The file of a guard's checkpoint, else its path: a file, or a folder of several."""
+    if checkpoint.format != GUARD:
+        return checkpoint.path
+    file = checkpoint.path / STATE_FILE
+    return file if file.is_file() else checkpoint.path
 
 
 def _newest_untestable(found: Found, judgements: Mapping[int, Judgement]) -> str | None:

@@ -19,6 +19,8 @@ from .watched import percent
 _MOST: Final = 10  # steps in a sentence
 _OPEN: Final = re.compile(r"incident open since step (\d{1,18})\b")  # as a guard seals it
 _REPLICAS: Final = "replica_digest"  # the detector's name
+WRONG_VALUES: Final = "a step that computes wrong values changes no bit between two steps"
+BETWEEN_COMPARISONS: Final = "ranks are compared every so many steps"
 
 
 def of_trust(part: Span, steps: Sequence[int]) -> list[str]:
@@ -142,13 +144,13 @@ def of_suspects(
     start = f"--from {before[-1]} --to {first.step}" if before else "from a checkpoint before"
     lines = [
         said,
-        "a step that computes wrong values changes no bit between two steps, so this search does "
-        f"not see it: sdc-bisect verify {start} runs them again and compares",
+        f"{WRONG_VALUES}, so this search does not see it: sdc-bisect verify {start} runs them "
+        "again and compares",
     ]
     if any(_REPLICAS in reason for reason in first.reasons):
         lines.append(
-            "ranks are compared every so many steps: they may have gone apart before the step that "
-            "is named; where that replay finds nothing, begin at an earlier checkpoint"
+            f"{BETWEEN_COMPARISONS}: they may have gone apart before the step that is named; where "
+            "that replay finds nothing, begin at an earlier checkpoint"
         )
     return lines
 

@@ -62,6 +62,8 @@ class Result:
         damaged_files: for run, steps of the checkpoints judged whose stored bytes are wrong.
         state: for run, where `first_corrupt` is a damaged file, what is known of the training:
             that is another finding.
+        proven_alert: the first proven alert about what a step computed, where the answer would
+            otherwise be that nothing is corrupt, or that something later is the first.
         unreadable: for run, checkpoints that nobody can restore from, for their files cannot be
             read: {step, path, reason}.
     """
@@ -96,6 +98,7 @@ class Result:
     damaged_files: tuple[int, ...] = ()
     state: State | None = None
     unreadable: tuple[dict[str, Any], ...] = ()
+    proven_alert: dict[str, Any] | None = None
 
     @classmethod
     def of_bracket(cls, stored: dict[str, Any]) -> Result:
@@ -119,6 +122,7 @@ class Result:
             damaged_files=tuple(stored.get("damaged_files", ())),
             state=State(**stored["state"]) if stored.get("state") else None,
             unreadable=tuple(stored.get("unreadable", ())),
+            proven_alert=stored.get("proven_alert"),
         )
 
     @property
@@ -149,6 +153,7 @@ class Result:
             "watched": self.watched,
             "more_tensors": self.more_tensors,
             "suspect": list(self.suspect),
+            **({} if self.proven_alert is None else {"proven_alert": self.proven_alert}),
             **self._of_search(),
         }
 

@@ -25,6 +25,7 @@ from .counter_breaks import counter_breaks
 from .interval import Interval, asked, from_bracket, newest_bracket
 from .journal import Session
 from .oracles.trace import TraceOracle
+from .proven_alerts import first_proven_alert, of_replay, start_before
 from .recorded import from_trace, last_recorded
 from .replay import Replayer
 from .result import STORED_BYTES, Result
@@ -35,6 +36,7 @@ from .storage import storage_result
 from .unfinished import session_for
 from .verify import Verifier
 from .watched import Watch, percent
+from .wording import alert_in_words
 from .written_over import Before, may_write_over
 
 Tell = Callable[[str], None]
@@ -168,6 +170,8 @@ class Verification:
             )
         elif bracket.kind == STORED_BYTES and result.first_corrupt is None:
             result = storage_result(self._corrupt(), interval.start.step, result)
+        with RunReader(self.run, attempt=self.asked.attempt) as reader:
+            result = of_replay(reader, result, interval.start.step, interval.until)
         return self._on_condition(result)
 
     def _shown_by_the_run(self, error: NotReproducible) -> Result:
@@ -263,6 +267,11 @@ def _bracket(
     # the training may have ended after the corruption and before its next checkpoint
     steps = [step for step, _, _ in breaks(reader)] + [x.step for x in counter_breaks(reader)]
     later = [step for step in sorted(steps) if step > (result.last_clean or 0)]
+    alert = first_proven_alert(reader)
+    start = None if alert is None else start_before(alert, candidates)
+    if alert is not None and start is not None and not (later and later[0] <= alert.step):
+        tell(alert_in_words(alert.as_dict()))
+        return result, asked(candidates, start.step, alert.step, recorded)
     if later and result.last_clean is not None:
         return result, asked(candidates, result.last_clean, later[0], recorded)
     return result, None

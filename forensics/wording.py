@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from sdc_guard.detect.replica_alerts import DETECTOR as REPLICAS
+
 from .two_findings import training_in_words
 from .unread import in_words
 from .watched import percent
@@ -46,7 +48,39 @@ def _found(result: Mapping[str, Any]) -> str:
     return _located(result, corrupt, between)
 
 
+def alert_in_words(alert: Mapping[str, Any]) -> str:
+    """What a proven alert proves and since when, without a full stop."""
+    step, after = alert["step"], alert["after"]
+    if alert["detector"] != REPLICAS:
+        return f"Proven by another comparison than this: step {step}, {alert['detector']}"
+    if after is None:
+        return (
+            f"Ranks differ since the comparison of step {step}, proven; the last one at which they "
+            "were equal is not recorded"
+        )
+    return (
+        f"Ranks differ, proven: equal at step {after}, different at step {step}, so they went "
+        f"apart in ({after}, {step}]"
+    )
+
+
+def _with_alert(result: Mapping[str, Any], alert: Mapping[str, Any]) -> str:
+    """That nothing was found by what was judged, which is not that nothing is corrupt."""
+    if str(result["schema"]["name"]).endswith("verify"):
+        return f"{alert_in_words(alert)}. A replay up to step {result['last_clean']} has it, too."
+    doubts = f"; suspect: {_of(suspect)}" if (suspect := result.get("suspect")) else ""
+    judged = [one for one in result.get("probes", ()) if one.get("verdict") == "clean"]
+    last = max((one["step"] for one in judged), default=None)
+    upto = "" if last is None else f" up to step {last}"
+    return (
+        f"{alert_in_words(alert)}. What was judged of the checkpoints is sound{upto}, and says "
+        f"nothing of what was computed{doubts}."
+    )
+
+
 def _nothing(result: Mapping[str, Any], clean: int | None) -> str:
+    if alert := result.get("proven_alert"):
+        return _with_alert(result, alert)
     unread = {one["step"] for one in result.get("unreadable", ())}
     left = [step for step in result["skipped"] if step not in unread]
     untestable = f"; untestable: {_steps(left)}" if left or not unread else ""

@@ -42,12 +42,16 @@ class Plan:
         fault: a bit flip, as of the injector.
         bad_batch: the step whose batch is not what the text says: read wrongly, once.
         rate_spike: the step at which the schedule has a learning rate 60 times too large.
+        steps: of the training.
+        every: steps from one checkpoint to the next.
     """
 
     seed: int = 0
     fault: Fault | None = None
     bad_batch: int | None = None
     rate_spike: int | None = None
+    steps: int = STEPS
+    every: int = EVERY
 
     def rate(self, step: int) -> float:
         """Learning rate of a step."""
@@ -116,10 +120,14 @@ def train(
     plan: Plan,
     run: Path,
     resume: Path | None = None,
-    until: int = STEPS,
+    until: int | None = None,
     policy: str = "record",
 ) -> list[InjectionRecord]:
-    """Train from the beginning, or from a checkpoint, up to `until`; what was injected."""
+    """Train from the beginning, or from a checkpoint, up to `until`; what was injected.
+
+    By default up to the plan's last step.
+    """
+    until = plan.steps if until is None else until
     torch.set_num_threads(1)
     torch.manual_seed(plan.seed)
     several = dist.is_initialized()
@@ -162,7 +170,7 @@ def train(
             nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-            if (step % EVERY == 0 or step == until) and rank == 0:
+            if (step % plan.every == 0 or step == until) and rank == 0:
                 guard.checkpoint({"model": plain, "optimizer": optimizer}, step)
     if injector is None:
         return []

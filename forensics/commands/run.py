@@ -101,7 +101,8 @@ def run_command(
     \b
     Exit codes: 0 nothing is corrupt, 1 the bracket is exact, 2 usage, or
     COMMAND failed, 3 a range only, or nothing corrupt among those judged while one that cannot
-    be read or tested may be, 5 no checkpoint, or none that can be judged, 130 Ctrl-C.
+    be read or tested may be, or the run has a proven alert about what a step computed, 5 no
+    checkpoint, or none that can be judged, 130 Ctrl-C.
 
     \b
     Examples:
@@ -166,7 +167,7 @@ def run_command(
         else:
             result = turns.judged(judge, executor)
         if reader is not None:
-            result = with_record(reader, result, [one.step for one in candidates])
+            result = with_record(reader, result, candidates)
         if not command:
             result = with_limits(result, oracle)
         tell_result(result, as_json)

@@ -74,8 +74,8 @@ def view_of(
     if standing.following() is not None:
         return view
     try:
-        steps = [one.step for one in standing.part.candidates]
-        result = of_session(location(state.archive), state.attempt, standing.result(), steps)
+        there = standing.part.candidates
+        result = of_session(location(state.archive), state.attempt, standing.result(), there)
         return replace(view, result=result)
     except (ArchiveIncomplete, UsageError) as error:
         if not only_told:

@@ -54,7 +54,8 @@ def verify_command(
     COMMAND, after `--`, resumes the training script: {ckpt} is the checkpoint, {step} the last
     step to run, {run} a folder for what the replay writes. The guard in the script records into
     the session by itself. Without --from the interval is the bracket that `run` found last, or
-    else the one that the trace shows.
+    else the one that the trace shows; where ranks differ, from the last comparison in which they
+    were equal.
 
     `exact` in the JSON output says that the fault happened at `first_corrupt`; else it lies after
     `last_clean` and not after `first_corrupt`. `watched` is the share of the replayed digests

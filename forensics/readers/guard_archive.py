@@ -16,6 +16,7 @@ from sdc_guard.archive.compare import (
     REWRITTEN,
     checksum,
     compare_tensors,
+    in_words,
     other_file,
     other_size,
     same_but_a_digit,
@@ -28,7 +29,7 @@ from sdc_guard.archive.sharded.ack import ack_name
 from sdc_guard.errors import CheckpointUnreadable, ReadFailed
 
 from ..checkpoint import Checkpoint
-from ..content import Content, Integrity
+from ..content import Content, Integrity, StoredTensor
 from ..doubted import doubted
 from . import dcp, guard_sharded
 from .findings import as_step
@@ -170,6 +171,8 @@ def _by_tensor(file: Path, manifest: Manifest) -> Integrity:
     damaged = dict(stored.damaged)
     for name, entry in manifest.tensors.items():
         source = content.tensors.get(content.aliases.get(name, name))
+        if name in damaged and source is not None:
+            damaged[name] += _element(name, source, manifest)
         if name in damaged or name in stored.why:
             continue
         if source is None:
@@ -189,6 +192,18 @@ def _by_tensor(file: Path, manifest: Manifest) -> Integrity:
     intact = tuple(name for name in content.tensors if name in sound)
     unchecked = tuple(name for name in stored.unchecked if name not in sound | damaged.keys())
     return Integrity(damaged, intact, unchecked, stored.bytes, stored.why)
+
+
+def _element(name: str, source: StoredTensor, manifest: Manifest) -> str:
+    """Which element of a damaged tensor changed, by the manifest's digest, where it is one."""
+    try:
+        one = replace(manifest, tensors={name: manifest.tensors[name]})
+        found = compare_tensors({name: source.read()}, one)
+    except ReadFailed:
+        raise
+    except CheckpointUnreadable:
+        return ""
+    return in_words(found.mismatches[0].change) if found.mismatches else ""
 
 
 READER: Final = Reader(format=FORMAT, find=find, open=open_checkpoint, check=check)

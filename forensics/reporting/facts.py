@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from ..checkpoint import Checkpoint
+from ..proven_alerts import ProvenAlert
 from ..result import STORED_BYTES
 
 State = Literal["corrupt", "suspect", "clean", "unknown"]
@@ -111,6 +112,9 @@ class Headline:
         sound, accused: steps that the session's judges called clean, and nobody corrupt; and those
             that one of them called corrupt.
         searched: the session that searched and found nothing, where alerts say otherwise.
+        unread_bytes: how many checkpoints, of those that can be, nobody has read since they were
+            saved, as far as the sessions tell.
+        apart: where the first proof is that ranks differ, that alert.
     """
 
     state: State
@@ -133,6 +137,8 @@ class Headline:
     sound: tuple[int, ...] = ()
     accused: tuple[int, ...] = ()
     searched: str = ""
+    unread_bytes: int = 0
+    apart: ProvenAlert | None = None
 
     @property
     def is_of_files(self) -> bool:

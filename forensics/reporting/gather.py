@@ -11,6 +11,7 @@ from sdc_guard.lake.location import is_lake, without_password
 from sdc_guard.store.trace_reader import TraceReader
 
 from ..checkpoint import Checkpoint
+from ..proven_alerts import first_proven_alert
 from ..recorded import solved_at
 from ..recurring import recurring
 from ..spacing import duplicates, gaps
@@ -26,6 +27,7 @@ from .headline import (
     of_session,
     of_trace,
     with_checkpoints,
+    with_unread_bytes,
     with_unreadable,
 )
 
@@ -59,6 +61,7 @@ def report_of_run(
     place = without_password(place) if is_lake(place) else place
     answer = with_checkpoints(_answer(reader, known, sessions, count), checkpoints)
     answer = with_unreadable(with_others(answer, sessions), checkpoints)
+    answer = with_unread_bytes(answer, checkpoints, sessions)
     back = go_back(answer, checkpoints, place, reader.run_file.resume, known.last)
     return Report(
         name=reader.run_file.name,
@@ -95,7 +98,10 @@ def _answer(
     if by_session is not None and by_session.state in ("corrupt", "suspect"):
         return by_session
     tensors = [] if proven is None else [x.as_dict() for x in solved_at(reader, proven).values()]
-    by_trace = of_trace(known, proven, incidents, alerts, tensors, dtypes, len(reader.damaged))
+    alert = first_proven_alert(reader)
+    by_trace = of_trace(
+        known, proven, incidents, alerts, tensors, dtypes, len(reader.damaged), alert
+    )
     if by_session is None:
         return by_trace
     if by_trace.state not in ("corrupt", "suspect"):

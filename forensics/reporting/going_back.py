@@ -40,6 +40,9 @@ def go_back(
     then = _then(answer, place, resume, guarded)
     if answer.state in ("clean", "unknown") and answer.first_corrupt is None:
         why = "Nothing says that the training has to go back." + _unread(answer)
+        if answer.unread_bytes:
+            why += " Whether the files are as they were saved is another question: read them."
+            then = (*then, *_read_all(place))
         return GoBack(None, None, None, why, then=then)
     if answer.is_of_files:
         back = past_damage(answer, checkpoints)
@@ -93,6 +96,8 @@ def _limit(answer: Headline) -> int | None:
         return answer.last_clean
     if answer.first_corrupt is None or answer.source.startswith("session"):
         return None
+    if answer.apart is not None and answer.apart.after is not None:
+        return answer.apart.after
     return answer.first_corrupt - 1
 
 
@@ -100,8 +105,12 @@ def _why(answer: Headline, best: Checkpoint, limit: int) -> str:
     if answer.last_clean is None:
         searched = "nobody has searched yet."
         if answer.searched:
-            searched = f"{answer.searched} found nothing corrupt; no replay has shown the step."
+            searched = f"{answer.searched} found no corrupt one; no replay has shown the step."
         before = f"before step {answer.first_corrupt}"
+        if answer.apart is not None and answer.apart.after is not None:
+            before = f"up to step {limit}, at which ranks were still equal"
+        elif answer.apart is not None:
+            before += " (whether ranks were equal then is not recorded)"
         return f"The newest that the guard called clean {before}; {searched}"
     said = f"{answer.source} calls everything up to step {limit} clean"
     return f"The newest checkpoint up to that step: {said}." + (
@@ -122,6 +131,13 @@ def _command(resume: str | None, checkpoint: Path, place: str, last: int | None)
 def _unread(answer: Headline) -> str:
     steps = ", ".join(str(one["step"]) for one in answer.unreadable)
     return f" Do not restore from what cannot be read: {steps}." if steps else ""
+
+
+def _read_all(place: str) -> tuple[tuple[str, str], ...]:
+    if place.startswith("ducklake:"):
+        return ()
+    said = "Read the bytes of every checkpoint, and compare them with what was saved"
+    return ((f"sdc-bisect scan {shlex.quote(place)}", said),)
 
 
 def _replay(place: str, start: int, resume: str | None) -> tuple[tuple[str, str], ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..checkpoint import Checkpoint
+from ..proven_alerts import ProvenAlert
 from ..result import STORED_BYTES
 from ..unread import in_words, unread
 from ..watched import percent
@@ -16,6 +17,13 @@ from .facts import Headline, LocatedElement, Recorded, State, Told
 _EXACT: Final = ("trace", "integrity")  # judges that compare bit for bit
 _NOT_SEARCHED: Final = "Not searched: a fault before it is not excluded (sdc-bisect run, verify)."
 _BATCH: Final = "batch"
+_GRADIENT: Final = "grad"
+# of what a step computed: what came first in it, for the state that differs after it follows
+_CAUSES: Final = {
+    "activation": "its forward pass computed another loss than the replay",
+    "gradient": "its backward pass computed other gradients than the replay",
+    "optimizer update": "its update, or a gradient after the backward, is not that of the replay",
+}
 
 
 def accuses(told: Told) -> bool:
@@ -124,9 +132,12 @@ def _sentence(told: Told, elements: Sequence[LocatedElement]) -> str:
             f"{certainty}: step {result['first_corrupt']} was trained{where} on another batch than "
             f"its replay; verdict: {result['verdict']}."
         )
-    return f"{certainty}: step {result['first_corrupt']} is the first corrupted step{where}" + (
-        f"; {element_text(elements[0])}." if elements else _tensor_text(result)
-    )
+    first = f"{certainty}: step {result['first_corrupt']} is the first corrupted step{where}"
+    shown = f"; {element_text(elements[0])}." if elements else _tensor_text(result)
+    cause = _CAUSES.get(str(result["class"]))
+    if cause is None or (elements and elements[0].kind == _GRADIENT):
+        return first + shown
+    return f"{first}: {cause}{_trace_of(elements[0]) if elements else shown}"
 
 
 def _tensor_text(result: Mapping[str, Any]) -> str:
@@ -137,6 +148,11 @@ def _tensor_text(result: Mapping[str, Any]) -> str:
     return f"; {first.get('kind')} {first.get('name')} differs" + (
         f", and {more} tensors more." if more else "."
     )
+
+
+def _trace_of(element: LocatedElement) -> str:
+    """Where the state shows what was computed; its bits follow from that."""
+    return f"; it shows in element {element.index} of {element.kind} {element.name}."
 
 
 def element_text(element: LocatedElement) -> str:
@@ -198,6 +214,7 @@ def of_training(kind: str | None, known: Mapping[str, Any]) -> tuple[str, ...]:
 def of_trace(
     known: Recorded, proven: int | None, incidents: Sequence[tuple[int, str]], alerts: int,
     tensors: Sequence[Mapping[str, Any]], dtypes: Mapping[str, str], damaged: int,
+    alert: ProvenAlert | None = None,
 ) -> Headline:  # fmt: skip
     """The answer of a run that nobody searched, by what its guard recorded.
 
@@ -209,11 +226,15 @@ def of_trace(
         tensors: what the guard itself located at that step.
         dtypes: layer to dtype, by their names.
         damaged: how many files of the trace could not be read.
+        alert: the first proven one about what a step computed.
     """
     first = tuple(text for _, text in incidents[:1] if text)
     if proven is not None:
         elements = located_elements(tensors, dtypes)
         what = f"; {element_text(elements[0])}" if elements else ""
+        apart = alert if alert is not None and alert.of_ranks and alert.step == proven else None
+        if apart is not None:
+            what = f": {_since(apart)}"
         return Headline(
             state="corrupt",
             sentence=f"Corrupt, proven: step {proven} is the first with an alert from an exact "
@@ -225,6 +246,7 @@ def of_trace(
             elements=elements,
             tensors=tuple(tensors),
             source="alerts",
+            apart=apart,
         )
     if incidents:
         return Headline(
@@ -247,11 +269,17 @@ def of_trace(
     return Headline("clean", f"No incident: no check found anything in {steps}.", source="alerts")
 
 
+def _since(alert: ProvenAlert) -> str:
+    if alert.after is None:
+        return "ranks differ, and the last comparison at which they were equal is not recorded"
+    return f"ranks differ that were equal at step {alert.after}"
+
+
 def after_search(by_trace: Headline, by_session: Headline) -> Headline:
     """The answer of alerts where a search found nothing: it takes no alert back."""
     said = (
-        f"{by_session.source} found nothing corrupt; what a step computed wrong it does not see, a "
-        "replay does (sdc-bisect verify --from STEP)."
+        f"{by_session.source} found no corrupt checkpoint; what a step computed wrong it does not "
+        "see, a replay does (sdc-bisect verify --from STEP)."
     )
     limits = [limit for limit in by_trace.limits if limit != _NOT_SEARCHED]
     said = said[0].upper() + said[1:]
@@ -285,6 +313,34 @@ def with_checkpoints(answer: Headline, checkpoints: Sequence[Checkpoint]) -> Hea
             source="checkpoints",
         )
     return answer
+
+
+def with_unread_bytes(
+    answer: Headline, checkpoints: Sequence[Checkpoint], sessions: Sequence[Told]
+) -> Headline:
+    """The same answer; where it accuses nothing, how many files nobody has read since the save.
+
+    A guard reads what it saves once. What becomes of a file after that only reading it shows.
+    """
+    if answer.state not in ("clean", "unknown"):
+        return answer
+    read = {
+        probe["step"]
+        for one in sessions
+        if one.result is not None and one.is_current
+        for probe in one.result.get("probes", ())
+        if probe.get("oracle") in _EXACT and probe.get("verdict") != "untestable"
+    }
+    left = [one.step for one in checkpoints if one.readable and one.step not in read]
+    if not left:
+        return answer
+    noun = "1 checkpoint" if len(left) == 1 else f"{len(left)} checkpoints"
+    files = "its file" if len(left) == 1 else "their files"
+    limit = (
+        f"The bytes of {noun} were not read since the save, as far as is kept here: whether "
+        f"{files} rotted is not known."
+    )
+    return replace(answer, limits=(*answer.limits, limit), unread_bytes=len(left))
 
 
 def with_unreadable(answer: Headline, checkpoints: Sequence[Checkpoint]) -> Headline:

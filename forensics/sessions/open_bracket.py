@@ -43,7 +43,6 @@ def open_bracket(
     if low is None or high is None:
         return None
     if (following := current.following()) is None:
-        steps = [one.step for one in candidates]
-        return of_session(run, attempt, current.result(), steps)
+        return of_session(run, attempt, current.result(), candidates)
     evidence = f"of session {session.folder}, which is not finished: step {following.step} is next"
     return Result("run", low, high, exact=False, proven=False, evidence=(evidence,))

@@ -64,19 +64,25 @@ class ByteCheck:
     def reasons(self) -> list[str]:
         """One line for each thing that is wrong."""
         lines = [] if self.size is None else [other_size(*self.size)]
-        lines += [f"{name}: {reason}" for name, reason in self.crc.items()]
+        changes = {found.name: in_words(found.change) for found in self.mismatches}
+        lines += [f"{name}: {reason}{changes.get(name, '')}" for name, reason in self.crc.items()]
         lines += [f"{name}: not in the file" for name in self.missing]
         lines += [f"{name}: not in the manifest" for name in self.unlisted]
-        for found in self.mismatches:
-            where = (
-                f" (element {found.change.index}, bits {found.change.bits})" if found.change else ""
-            )
-            lines.append(f"{found.name}: bytes differ from the recorded digest{where}")
+        lines += [
+            f"{name}: bytes differ from the recorded digest{where}"
+            for name, where in changes.items()
+            if name not in self.crc or not where
+        ]
         if self.rewritten and not lines:
             lines.append(OTHER_BYTES if self.unread else REWRITTEN)
         if self.unread and self.size is None:
             lines[0] = f"{lines[0]}; {self.unread}"
         return lines
+
+
+def in_words(change: SingleChange | None) -> str:
+    """Which element changed and which of its bits, in brackets; "" if that is not known."""
+    return "" if change is None else f" (element {change.index}, bits {change.bits})"
 
 
 def check_bytes(folder: Path, manifest: Manifest, *, sealed: bool = False) -> ByteCheck:

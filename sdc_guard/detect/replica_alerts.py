@@ -11,6 +11,7 @@ from .replica_values import Compared
 from .replicas import How, Part, State
 
 DETECTOR: Final = "replica_digest"
+EQUAL: Final = "replicas equal"  # kind of the event of a comparison in which nothing differed
 _MOST_NAMES: Final = 20
 
 _UNSYNCHRONISED: Final = (

@@ -138,8 +138,13 @@ class ReplicaJudge:
     """Judges one comparison after the other, and remembers how the replicas stood.
 
     A difference is told once, and again when further ranks differ.
+
+    Attributes:
+        apart: whether, in the units judged since this was last set to False, a part of the state
+            differed that is declared to be the same or was before; also where that was told.
     """
 
+    apart: bool = False
     _units: dict[str, _Memory] = field(default_factory=dict)
     _parts: dict[tuple[str, Part], _Memory] = field(default_factory=dict)
     _never: set[str] = field(default_factory=set)  # units of which some part was never in sync
@@ -175,6 +180,8 @@ class ReplicaJudge:
             if len(set(values.values())) == 1:
                 alike.append((memory, values[ranks[0]]))
                 continue
+            alike_before = _differing(values) <= memory.proven | before
+            self.apart |= unit.how == "declared" or (unit.how == "assumed" and alike_before)
             new = _judge_part(memory, values, before, declared=_at_once(unit.how))
             if new is not None:
                 found.setdefault(new, []).append(place)
@@ -217,13 +224,17 @@ def _at_once(how: How) -> bool:
     return how in ("declared", "input")
 
 
+def _differing(values: Mapping[int, bytes]) -> frozenset[int]:
+    """The ranks not of a majority; all of them without one."""
+    return frozenset(set(values) - set(majority(values))) or frozenset(values)
+
+
 def _judge_part(
     memory: _Memory, values: dict[int, bytes], before: frozenset[int], *, declared: bool
 ) -> tuple[State, tuple[int, ...]] | None:
     """What is new of one part that differs: its state, and the ranks not of a majority."""
-    most = majority(values)
-    odd = tuple(rank for rank in values if rank not in most) if most else ()
-    differ = frozenset(odd or values)
+    differ = _differing(values)
+    odd = tuple(rank for rank in values if rank in differ) if majority(values) else ()
     if differ <= memory.told:
         return None
     if not differ <= memory.proven | before:

@@ -61,6 +61,15 @@ def events(run: Path) -> list[tuple[int, int, str]]:
         )
 
 
+def equal_at(run: Path) -> list[int]:
+    """Steps of the comparisons in which ranks were equal, as rank 0 recorded them."""
+    with RunReader(run) as reader:
+        query = "SELECT rank, step FROM events WHERE kind = 'replicas equal' ORDER BY ALL"
+        rows = reader.rows(query)
+    assert {rank for rank, _ in rows} <= {0}
+    return [step for _, step in rows]
+
+
 def the_alert(outcome: Outcome, scenario: str, **expected: Any) -> dict[str, Any]:
     """The one alert of a scenario, on the one rank that tells of it."""
     for rank in range(outcome.world):
@@ -78,6 +87,15 @@ def test_sound_replicas_raise_nothing_and_train_to_the_same_bits(three: Outcome)
     assert [one["health"] for one in told] == [(0, "")] * 3
     assert alerts(three.run(scenario)) == []
     assert events(three.run(scenario)) == []
+    steps = equal_at(three.run(scenario))
+    assert len(steps) > 1
+    assert sorted(set(steps)) == steps
+    assert all(step % EVERY == 0 for step in steps[1:])
+
+
+def test_that_ranks_were_equal_is_recorded_up_to_the_fault_and_not_after_it(three: Outcome) -> None:
+    assert max(equal_at(three.run("weight_flipped"))) == SHOWN - EVERY
+    assert equal_at(three.run("ddp_bypassed")) == []
 
 
 def test_three_replicas_name_the_rank_the_tensor_and_the_element(three: Outcome) -> None:

@@ -85,7 +85,7 @@ def test_they_are_small() -> None:
     assert sum(len(zlib.compress(path.read_bytes())) for path in files) < LARGEST
 
 
-@pytest.mark.parametrize("name", ["clean", "bad_batch", "loss_spike"])
+@pytest.mark.parametrize("name", ["clean", "bad_batch"])
 def test_where_no_bit_was_changed_nothing_is_accused(name: str, copied: Copied) -> None:
     run = copied(name)
     found = bisect("run", run, "--json").json
@@ -159,10 +159,13 @@ def test_two_ranks_that_differ_blame_nobody(copied: Copied) -> None:
     assert (tensor, told["index"]) == (injected["tensor"], element["index"])
     assert (told["culprit"], told["ranks"]) == (None, [0, 1])
     assert verdicts == [("undetermined",)]
-    found = bisect("run", run, "--json").json
-    assert (found["first_corrupt"], found["rank"]) == (None, None)
+    answer = bisect("run", run, "--json")
+    found = answer.json
+    assert (answer.code, found["first_corrupt"], found["rank"]) == (3, None, None)
+    after = found["proven_alert"]["after"]
+    assert found["last_clean"] == low <= after < known["step"] <= found["proven_alert"]["step"]
     assert [row["step"] for row in found["suspect"]] == [high, known["steps"]]
-    assert f"--from {low} --to {high}" in " ".join(found["evidence"])
+    assert f"--from {low} --to {step}" in " ".join(found["evidence"])
     report = bisect("report", run, "--json").json
     assert (report["headline"]["state"], report["headline"]["rank"]) == ("corrupt", None)
     assert report["go_back"]["step"] == low
@@ -176,17 +179,36 @@ def test_a_stored_bit_is_storage_and_its_file_and_tensor_are_named(copied: Copie
     assert (found["last_clean"], found["first_corrupt"]) == bracket(known)
     assert (found["class"], found["damaged_files"]) == ("stored bytes", [known["step"]])
     assert found["state"]["verdict"] == "sound"
+    (element,) = injected["elements"]
+    named = f"(element {element['index']}, bits {element['bits']})"
     assert injected["tensor"] in found["evidence"][0]
+    assert named in found["evidence"][0]
+    assert found["evidence"][1] == f"its file: {run / known['file']}"
     scan = bisect("scan", run, "--json")
     damaged = [row for row in scan.json["checkpoints"] if row["status"] == "corrupt"]
     (row,) = damaged
     assert (scan.code, row["step"]) == (1, known["step"])
     assert known["file"].startswith(f"archive/{Path(row['path']).name}/")
     assert injected["tensor"] in row["reasons"][0]
+    assert named in row["reasons"][0]
     report = bisect("report", run, "--json").json
     assert report["headline"]["limits"] == [
         "The fault is in the checkpoint's file, and not in the training."
     ]
+
+
+def test_a_statistic_suspects_the_spike_and_convicts_nobody(copied: Copied) -> None:
+    known, run = truth("loss_spike"), copied("loss_spike")
+    with RunReader(run) as reader:
+        rows = reader.rows("SELECT step, detector, severity FROM alerts ORDER BY step")
+    assert rows[0] == (known["step"] + 1, "loss", "suspect")  # the first after the update
+    assert {row[1:] for row in rows} == {("loss", "suspect")}
+    answer = bisect("run", run, "--json")
+    assert (answer.code, answer.json["first_corrupt"]) == (0, None)
+    assert [row["step"] for row in answer.json["suspect"]] == [known["steps"]]
+    report = bisect("report", run, "--json").json
+    assert (report["headline"]["state"], report["headline"]["proven"]) == ("suspect", False)
+    assert report["go_back"]["step"] == bracket(known)[0]
 
 
 def test_the_batch_was_another_one_and_the_loss_shows_it(copied: Copied) -> None:

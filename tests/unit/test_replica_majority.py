@@ -190,3 +190,20 @@ def test_a_loss_that_nothing_explains_is_told() -> None:
     assert short(judged(judge, 2, unit("loss", 1), {0: [1], 1: [1], 2: [5]})) == [
         ("out", [0], (2,))
     ]
+
+
+def test_apart_is_what_should_be_the_same_and_is_not_also_when_it_was_told() -> None:
+    judge, of = ReplicaJudge(), unit("assumed")
+    for step in range(2):
+        judged(judge, step, of, {rank: [step, 10 * rank] for rank in range(2)})
+    assert not judge.apart  # the second part is each rank's own, and nothing declares it
+    for step in (2, 3):
+        judge.apart = False
+        judged(judge, step, of, {0: [step, 0], 1: [step + 1, 10]})
+        assert judge.apart, step
+    judge = ReplicaJudge()
+    judged(judge, 0, unit(), {0: [1, 1], 1: [1, 2]})
+    assert judge.apart  # declared, and never the same
+    judge = ReplicaJudge()
+    judged(judge, 0, unit("loss", 1), {0: [1], 1: [2]})
+    assert not judge.apart  # not of the state

@@ -15,6 +15,7 @@ from traces import make_run, whole_steps, write
 from forensics.checkpoint import Checkpoint
 from forensics.reporting.facts import Headline
 from forensics.reporting.going_back import go_back
+from forensics.reporting.headline import with_unread_bytes
 from forensics.reporting.result_lines import lines
 from forensics.reservations import of_suspects
 from forensics.result import Result
@@ -68,7 +69,7 @@ def test_after_a_search_that_found_nothing_a_proven_alert_asks_for_a_replay(tmp_
     after = report_on(run)
     assert after.headline.state == "corrupt"
     (limit,) = after.headline.limits
-    assert limit.startswith("Session 0001 found nothing corrupt; what a step computed wrong")
+    assert limit.startswith("Session 0001 found no corrupt checkpoint; what a step computed wrong")
 
 
 def test_the_replay_begins_where_one_would_go_back_to() -> None:
@@ -79,7 +80,7 @@ def test_the_replay_begins_where_one_would_go_back_to() -> None:
     searched = Headline("corrupt", "", first_corrupt=30, source="alerts", searched="session 0001")
     ((command, _),) = go_back(searched, found, "/r", "python t.py --resume {ckpt}", 40).then
     assert command == "sdc-bisect verify /r --from 20 --recorded"
-    assert "session 0001 found nothing corrupt" in go_back(searched, found, "/r", None, 40).why
+    assert "session 0001 found no corrupt one" in go_back(searched, found, "/r", None, 40).why
     assert "nobody has searched" in asked.why
 
 
@@ -96,3 +97,37 @@ def test_another_batch_is_not_told_as_a_corrupted_tensor(tmp_path: Path) -> None
         "Corrupt, proven: step 27 was trained on rank 0 on another batch than its replay; "
         "verdict: data or software"
     )
+
+
+def test_what_a_step_computed_is_named_before_what_follows_from_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    write(run, whole_steps(0, 40))
+    finished(run, verified(**{"class": "optimizer update"}))
+    assert report_on(run).headline.sentence.startswith(
+        "Corrupt, proven: step 27 is the first corrupted step on rank 0: its update, or a gradient "
+        "after the backward, is not that of the replay; it shows in element 0 of param layer.2"
+    )
+    finished(run, verified(**{"class": "gradient"}))
+    assert ": its backward pass computed other gradients" in report_on(run).headline.sentence
+
+
+def test_files_that_nobody_read_since_the_save_are_told_with_what_reads_them(
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path / "run")
+    write(run, whole_steps(0, 40))
+    for step in (10, 20):
+        torch.save({"step": step, "w": torch.ones(3)}, run / f"step-{step}.pt")
+    before = report_on(run)
+    assert before.headline.state == "clean"
+    assert before.headline.limits[-1].startswith("The bytes of 2 checkpoints were not read since")
+    assert "another question" in before.go_back.why
+    assert f"sdc-bisect scan {run}" in [command for command, _ in before.go_back.then]
+    probes = [{"step": 10, "verdict": "clean", "oracle": "trace", "reason": ""}]
+    probes.append({"step": 20, "verdict": "clean", "oracle": "statistics", "reason": ""})
+    found = Result("run", 20, None, exact=True, proven=True, probes=tuple(probes)).as_dict()
+    finished(run, found)
+    (limit,) = [one for one in report_on(run).headline.limits if "since the save" in one]
+    assert limit.startswith("The bytes of 1 checkpoint were")
+    accused = Headline("corrupt", "")
+    assert with_unread_bytes(accused, [checkpoint(10)], []) == accused

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...detect.carried import Key
-from ...detect.replica_alerts import Report, replica_alert, text_of
+from ...detect.replica_alerts import EQUAL, Report, replica_alert, text_of
 from ...detect.replicas import Unit
 from ...evidence import HostCopy
 from ...ranks import Ranks
@@ -163,6 +163,8 @@ class ReplicaCheck(Check):
             if self._ranks.rank == 0 and outcome.shared is False:
                 self._say(outcome.step, _NOTHING)
             self._tell_silence(outcome)
+            if self._ranks.rank == 0 and outcome.equal:
+                self._telling.event(outcome.step, EQUAL, f"on all {self._ranks.world_size} ranks")
             for report in outcome.reports:
                 self._tell_report(report)
         if self._thread.left_out and self._thread.works:

@@ -47,6 +47,8 @@ class Outcome:
         alone: ids of units of the state that no other rank holds.
         shared: whether any unit of the state is held by more than one rank; None where that is
             not known.
+        equal: whether every rank was heard and what several of them hold of the state is the same
+            on each, but for what never was; rank 0 knows.
     """
 
     step: int
@@ -54,6 +56,7 @@ class Outcome:
     silent: frozenset[int] = frozenset()
     alone: frozenset[str] = frozenset()
     shared: bool | None = None
+    equal: bool = False
 
 
 class Comparison:
@@ -87,16 +90,18 @@ class Comparison:
         if said is None:
             return outcome
         outcome.alone, outcome.shared = frozenset(said["alone"]), said["shared"]
+        outcome.equal = said["shared"] is True and not said["rows"]
         mine = rows_of(record, set(said["rows"]))
         if not said["rows"] or (mine is None and not leads):
             return outcome
 
         def answer(given: dict[int, bytes]) -> bytes:
-            return self._judged(record.step, given)
+            return self._judged(record.step, given, set(said["members"]))
 
         found = _told(exchange.round(f"{record.step}/rows", mine, said["members"], answer))
         if found is None:
             return outcome
+        outcome.equal = said["shared"] is True and not found["apart"]
         reports = [read_report(one) for one in found["reports"]]
         outcome.reports = [
             one
@@ -133,13 +138,14 @@ class Comparison:
             }
         ).encode()
 
-    def _judged(self, step: int, given: dict[int, bytes]) -> bytes:
+    def _judged(self, step: int, given: dict[int, bytes], members: set[int]) -> bytes:
         """The findings, and whose values would tell more of the first."""
         units: dict[str, Any] = {}
         for rank, content in given.items():
             for unit, rows in read_rows(content):
                 units.setdefault(unit.id, (unit, {}))[1][rank] = rows
         found: list[Finding] = []
+        self._judge.apart = not given.keys() >= members  # a rank that is not heard may be
         for unit, by_rank in units.values():
             if len(by_rank) > 1:
                 found += self._judge.judge(step, unit, by_rank)
@@ -149,7 +155,11 @@ class Comparison:
         # as far ahead as it took to come here, twice, because other ranks may be behind
         ahead = 2 * max(self._asked.step - step, 0) + 2
         values = {"number": number, "step": self._asked.step + ahead}
-        told = {"reports": [report_text(one) for one in reports], "values": values}
+        told = {
+            "reports": [report_text(one) for one in reports],
+            "values": values,
+            "apart": self._judge.apart,
+        }
         return json.dumps(told).encode()
 
     def _classified(
