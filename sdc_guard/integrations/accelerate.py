@@ -46,7 +46,8 @@ def guard_for(
         optimizer: likewise.
         run: the run's folder.
         seal_checkpoints: whether the folders of `accelerator.save_state` are sealed when they are
-            written, by rank 0, until the guard is closed; see Guard.seal. Not those that
+            written, until the guard is closed: every rank that calls save_state calls Guard.seal,
+            and rank 0 writes the seal. Not those that
             Accelerate names by itself (`automatic_checkpoint_naming`): it takes all that lies in
             their folder for checkpoints, counts it and deletes it.
         options: further arguments of Guard.

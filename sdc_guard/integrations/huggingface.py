@@ -39,8 +39,8 @@ class SdcGuardCallback(TrainerCallback):
 
     Args:
         run: the run's folder; by default `sdc_guard` in the Trainer's output folder.
-        seal_checkpoints: whether each `checkpoint-N` is sealed when it is written, by rank 0; see
-            Guard.seal.
+        seal_checkpoints: whether each `checkpoint-N` is sealed when it is written. Every rank calls
+            Guard.seal, and rank 0 writes the seal.
         guard_options: further arguments of Guard: policy, on_alert, shadow and so on.
 
     Attributes:

@@ -35,8 +35,9 @@ class GuardHooks:
 
     Args:
         run: the run's folder. It has no default: Lightning's own folders are new at each resume.
-        seal_checkpoints: whether each checkpoint is sealed when it is written, by rank 0; see
-            Guard.seal. Not with several optimizers, nor where it is written beside the training.
+        seal_checkpoints: whether each checkpoint is sealed when it is written. Every rank
+            calls Guard.seal, and rank 0 writes the seal. Not with several
+            optimizers, nor where it is written beside the training.
         guard_options: further arguments of Guard: policy, on_alert, shadow and so on.
 
     Attributes:

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +30,7 @@ from sdc_guard.archive.sharded.pieces import At
 from sdc_guard.digest import digest_tensor
 
 Told = dict[str, Any]
+SILENCE = 2.0  # seconds
 
 
 class Training:
@@ -285,6 +289,35 @@ def archive_busy(here: Here) -> Told:
     one.close()
     names = sorted(path.name for path in Path(one.run / "archive").iterdir())
     return {"state": {}, "refused": refused, "said": said, "waited": waited, "names": names}
+
+
+def archive_silence(here: Here) -> Told:
+    """A rank that is slow for longer than a silence may last, and then one that is killed."""
+    if here.run is None:
+        return {"state": {}}
+    one = Training(here, sharded(Uneven()))
+    write = protocol.write_pieces
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(1.5 * SILENCE if here.rank else 0.0)
+        return write(*arguments)
+
+    def killed(*arguments: Any) -> Any:
+        if here.rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return write(*arguments)
+
+    one.train(2)
+    patience = {"silence": SILENCE, "every": SILENCE / 20}
+    folders, said = [], []
+    with mock.patch.object(protocol.write_part, "__kwdefaults__", patience):
+        for writes in (slow, killed):
+            with mock.patch.object(protocol, "write_pieces", writes):
+                folders.append(one.guard.checkpoint(one.objects, 1))
+            said.append(one.guard.health.last_error)
+    one.guard.flush()
+    left = sorted(path.name for path in (one.run / "archive").iterdir())
+    return {"state": {}, "folders": folders, "said": said, "left": left, "events": one.events()}
 
 
 def _of_mesh(one: Training) -> Told:

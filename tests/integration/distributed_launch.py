@@ -38,6 +38,7 @@ MODULES = (
     "saves",
     "archive",
     "seals",
+    "libraries",
 )
 PATIENCE = 100.0  # seconds without a scenario that ends: a hang, and not a loaded machine
 
@@ -125,6 +126,7 @@ def _scenario(name: str) -> Any:
 
 def main() -> None:
     world, folder, timeout, names = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4:]
+    sys.path.append(str(ROOT / "tests"))  # as pytest has it, for what the scenarios import
     for name in names:
         _scenario(name)  # imports it, once for all ranks
     _train_once(folder / "first")

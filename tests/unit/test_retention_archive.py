@@ -26,6 +26,7 @@ from sdc_guard.archive.retention.pins import FILE as PINS
 from sdc_guard.archive.retention.plan import Plan, Rule, plan
 from sdc_guard.archive.save import save_checkpoint
 from sdc_guard.archive.sealing.listed import Listed, list_sealed
+from sdc_guard.archive.sealing.seal_file import seal_of
 from sdc_guard.cli import main
 from sdc_guard.errors import UsageError
 from sdc_guard.options import check_keep
@@ -300,6 +301,33 @@ def test_a_guard_keeps_as_many_as_it_was_told(
     found = checkpoints(tmp_path / "run" / "archive")
     assert [one.clean for one in found] == [True, True]
     assert found[-1].manifest.step == 4
+
+
+def test_a_guard_that_keeps_deletes_no_checkpoint_that_something_else_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sdc_guard.archive.retention.keeper.subprocess.Popen", AtOnce)
+    run = tmp_path / "run"
+    # as Accelerate and the Trainer save them, one even in the archive, where it looks like one of
+    # the guard's
+    others = [tmp_path / "checkpoint-2", run / "archive" / "step=000007", run / "state"]
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Guard(model, optimizer, run=run, policy="record", keep=1) as guard:
+        for step in range(4):
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            for folder in others:
+                folder.mkdir(parents=True, exist_ok=True)
+                torch.save(model.state_dict(), folder / f"pytorch_model-{step}.bin")
+                assert guard.seal(folder, step, wait=True) is not None
+            assert guard.checkpoint({"model": model}, step) is not None
+    assert guard.health.errors == 0
+    for folder in others:
+        assert seal_of(folder).exists()
+        assert len(list(folder.iterdir())) == 4
+    assert [one.manifest.step for one in checkpoints(run / "archive")] == [3]
 
 
 def test_a_guard_says_once_that_nothing_is_deleted(

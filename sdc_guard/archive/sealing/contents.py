@@ -42,6 +42,7 @@ _HF_STATE: Final = "trainer_state.json"
 _HF_WEIGHTS: Final = (
     "model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", "adapter_model.bin",
 )  # fmt: skip
+_DCP_SHARD: Final = ".distcp"
 _SUFFIXES: Final = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 _SHARD: Final = re.compile(r"(?!shard-\d+-).+-\d{5,}-of-\d{5,}\.safetensors")
 
@@ -94,10 +95,10 @@ def contents_of(path: Path) -> Contents:
     if not files:
         raise CheckpointUnreadable("nothing there to seal", where=str(path))
     names = {name for name in files if "/" not in name}
-    if METADATA in names or any(name.endswith(".distcp") for name in names):
+    if METADATA in names or any(name.endswith(_DCP_SHARD) for name in names):
         return _of_dcp(path)
     if _HF_STATE in names or _HF_FOLDER.fullmatch(path.name):
-        return _joined("hf-trainer", _of_trainer(path, names))
+        return _with_dcp(_joined("hf-trainer", _of_trainer(path, names)), path, files)
     shards = sorted(name for name in names if _SHARD.fullmatch(name))
     if shards:
         return _joined("safetensors-sharded", [("", path / name) for name in shards])
@@ -111,7 +112,23 @@ def contents_of(path: Path) -> Contents:
         for file in files.values()
         if file.suffix in _SUFFIXES
     ]
-    return _joined("files", parts)
+    return _with_dcp(_joined("files", parts), path, files)
+
+
+def _with_dcp(known: Contents, path: Path, files: Mapping[str, Path]) -> Contents:
+    """The same, and what DCP's directories below it hold, after their names.
+
+    Accelerate, and with it the Trainer, saves a model under FSDP in `pytorch_model_fsdp_0`, and its
+    optimizer's state in `optimizer_0`.
+    """
+    tensors, unread = dict(known.tensors), dict(known.unread)
+    own = (file for file in files.values() if file.name == METADATA or file.suffix == _DCP_SHARD)
+    for folder in sorted({file.parent for file in own}):
+        prefix = f"{folder.relative_to(path).as_posix()}/"
+        inner = _of_dcp(folder)
+        tensors |= {prefix + name: held for name, held in inner.tensors.items()}
+        unread |= {prefix + name: why for name, why in inner.unread.items()}
+    return Contents(known.format, tensors, unread)
 
 
 def _of_dcp(folder: Path) -> Contents:

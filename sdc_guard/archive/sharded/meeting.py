@@ -112,6 +112,28 @@ class Meeting:
                 return str(client.get(key).decode())
         return None
 
+    @property
+    def beats_apart(self) -> bool:
+        """Whether a beat waits for no other caller of the store: whether it has a client alone."""
+        return self.world_size > 1 and self._client("beat") is not self._client("background")
+
+    def beat(self, number: int, count: int) -> None:
+        """Tell that this rank lives; nothing if the store is gone. For a thread of its own."""
+        with contextlib.suppress(RuntimeError):
+            self._client("beat").set(self._at(number, f"beat/{self.rank}"), str(count))
+
+    def beats(self, number: int, ranks: Sequence[int]) -> dict[int, str] | None:
+        """The newest beat of each of these ranks that gave one; None if the store is gone."""
+        found = {}
+        try:
+            client = self._client("background")
+            for rank in ranks:
+                if client.check([key := self._at(number, f"beat/{rank}")]):
+                    found[rank] = str(client.get(key).decode())
+        except RuntimeError:
+            return None
+        return found
+
     def _meet(self, arrival: Arrival, patience: float) -> dict[str, Any]:
         client = self._client("foreground")
         if self.rank:
@@ -157,7 +179,9 @@ class Meeting:
         return min(patience, _AFTER_ABSENCE) if self._missed else patience
 
     def _forget(self, client: Any, number: int) -> None:
-        names = [f"arrived/{rank}" for rank in range(self.world_size)]
+        names = [
+            f"{kind}/{rank}" for kind in ("arrived", "beat") for rank in range(self.world_size)
+        ]
         with contextlib.suppress(RuntimeError, AttributeError):
             for name in (*names, "verdict", "outcome") if number > 0 else ():
                 client.delete_key(self._at(number, name))

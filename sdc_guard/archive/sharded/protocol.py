@@ -1,7 +1,8 @@
 """The background part of a sharded save: write, read back, acknowledge; rank 0 commits.
 
-Ranks wait for files of each other, with a time limit, and for nothing else: a rank that died or
-hangs blocks none. Whatever goes wrong leaves a folder whose name starts with a dot.
+Ranks wait for files of each other, with a time limit, and for nothing else: a rank that died is
+noticed by its silence, and one that hangs blocks none for longer than the limit. Whatever goes
+wrong leaves a folder whose name starts with a dot.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..other_step import Around
 from ..save import delete_abandoned
 from .ack import WRITES, Ack, ack_name, plan_name, publish_writes, read_writes
 from .assign import Assignment, assigned
+from .beats import EVERY, SILENCE, Beating, Listening
 from .commit import Commit, commit
 from .files import file_entries, write_pieces
 from .flat import Path as Way
@@ -83,16 +85,27 @@ class Outcome:
     error: str = ""
 
 
-def write_part(part: Part, meeting: Meeting, around: Around, limit: float = LIMIT) -> Outcome:
+def write_part(
+    part: Part,
+    meeting: Meeting,
+    around: Around,
+    limit: float = LIMIT,
+    *,
+    silence: float = SILENCE,
+    every: float = EVERY,
+) -> Outcome:
     """Write this rank's part; rank 0 commits the whole. Raises nothing.
 
     Args:
         around: see `proof.reasons_of`.
         limit: seconds after which what is not done is given up.
+        silence: seconds without a sign of life after which a rank is given up.
+        every: seconds from one sign of life to the next.
     """
-    one = _Rank(part, meeting, around, time.monotonic() + limit)
+    one = _Rank(part, meeting, around, time.monotonic() + limit, silence, every)
     try:
-        return one.write()
+        with Beating(meeting, part.number, every):
+            return one.write()
     except Exception as error:  # noqa: BLE001 - because the other ranks wait to hear of it
         text = error.what if isinstance(error, SdcGuardError) else _named(error)
         text = " ".join(text.split())
@@ -107,8 +120,17 @@ def _named(error: Exception) -> str:
 class _Rank:
     """One rank's part of one save."""
 
-    def __init__(self, part: Part, meeting: Meeting, around: Around, end: float) -> None:
+    def __init__(
+        self,
+        part: Part,
+        meeting: Meeting,
+        around: Around,
+        end: float,
+        silence: float,
+        every: float,
+    ) -> None:
         self._part, self._meeting, self._around, self._end = part, meeting, around, end
+        self._listening = Listening(meeting, part.number, silence, every)
         self._rank, self._ranks = meeting.rank, range(meeting.world_size)
         self._is_first = self._rank == 0
 
@@ -186,6 +208,7 @@ class _Rank:
         while time.monotonic() < self._end:
             if told := self._meeting.heard(self._part.number, _OUTCOME):
                 return _outcome(self._part.archive, told)
+            self._listening.check([0])
             time.sleep(pause)
             pause = min(2 * pause, _SELDOM)
         return Outcome(None, error="rank 0 did not commit it in time")
@@ -200,15 +223,16 @@ class _Rank:
             otherwise: what to say if they are not in time; "" to name their ranks.
 
         Raises:
-            NotSaved: they are not, or another rank said that it cannot go on.
+            NotSaved: they are not, another rank said that it cannot go on, or is silent.
         """
         pause, missing = _SOON, paths
         while missing := [path for path in missing if not path.exists()]:
+            ranks = [0] if otherwise else [paths.index(path) for path in missing]
             if time.monotonic() > self._end:
-                ranks = [paths.index(path) for path in missing]
                 did = f"{listed(ranks)} did not write {'their' if len(ranks) > 1 else 'its'} part"
                 raise NotSaved(otherwise or f"{did} in time: dead, stuck, or a slow disk")
             self._hear()
+            self._listening.check(ranks)
             time.sleep(pause)
             pause = min(2 * pause, _SELDOM)
 
