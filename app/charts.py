@@ -38,7 +38,7 @@ class Panel:
     title: str
     lines: Mapping[str, Series]
     log: bool = False
-    height: int = 160
+    height: int = 120
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,11 @@ def _x(overlay: Overlay, *, labels: bool = False) -> alt.X:
 
 
 def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
-    scale = alt.Scale(type="log", padding=6) if panel.log else alt.Scale(zero=False, padding=6)
+    scale = (
+        alt.Scale(type="log", nice=False, padding=6)
+        if panel.log
+        else alt.Scale(zero=False, padding=6)
+    )
     lines = {name: line for name, line in panel.lines.items() if not line.empty}
     axis = alt.Axis(values=log_ticks(lines)) if panel.log else alt.Axis()
     y = alt.Y("value:Q", title=panel.title, scale=scale, axis=axis)

@@ -5,7 +5,17 @@ from dataclasses import astuple
 import pandas as pd
 import streamlit as st
 
-from app import heat_cells, heatmap, locate_state, queries_cell
+from app import (
+    address,
+    answer_box,
+    answers,
+    heat_cells,
+    heatmap,
+    locate_state,
+    navigation,
+    queries,
+    queries_cell,
+)
 from app.cell_detail import detail
 from app.comparison import comparison
 from app.layer_rows import LayerRow, row_of, rows_of
@@ -17,28 +27,18 @@ from app.wording import count, plain, span_text
 from sdc_guard.store.trace_reader import TraceReader
 
 _CHART = "locate heatmap"
+_ALERTS = 50  # of an incident, looked through for the one to show
+_SHOW_CELL = "Show this cell"
 
 
 def controls(reader: TraceReader, names: list[str]) -> tuple[Statistic, int | None]:
     """The statistic and the rank, and the selected step and layer beside them."""
     ranks = ["all", *map(str, range(reader.run_file.world_size))]
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        name = st.selectbox(
-            "Statistic", list(STATISTICS), key="statistic", bind="query-params", width=140
-        )
-        rank = st.selectbox("Rank", ranks, key="rank", bind="query-params", width=100)
-        st.number_input(
-            "Step", value=None, min_value=0, step=1, key="step", bind="query-params", width=140
-        )
-        st.selectbox(
-            "Layer",
-            names,
-            index=None,
-            key="layer",
-            bind="query-params",
-            placeholder="none",
-            width=320,
-        )
+        address.number("Step", "step")
+        address.choice("Layer", "layer", names, width=360, optional=True)
+        rank = address.choice("Rank", "rank", ranks, width=100)
+        name = address.choice("Statistic", "statistic", list(STATISTICS), width=140)
     return STATISTICS[name or "norm"], None if rank in (None, "all") else int(rank)
 
 
@@ -69,7 +69,7 @@ def zoomed(window: Window, whole: Scan, layers: int) -> None:
 
 
 def _drop(name: str) -> None:
-    st.query_params.pop(name, None)
+    address.put(**{name: None})
 
 
 def draw(
@@ -133,30 +133,18 @@ def chosen_cell(window: Window, rows: list[LayerRow], layers) -> tuple[int, int]
 
 def select(asked: locate_state.Clicked, names: list[str]) -> None:
     """Put what was clicked into the address and the controls."""
-    st.session_state["step"] = asked.step
-    st.session_state["layer"] = names[asked.layer]
-    if asked.steps is not None:
-        st.query_params["steps"] = locate_state.span_text(asked.steps)
-    if asked.layers is not None:
-        st.query_params["layers"] = locate_state.span_text(asked.layers)
+    spans = {"steps": asked.steps, "layers": asked.layers}
+    zoomed_in = {key: locate_state.span_text(span) for key, span in spans.items() if span}
+    address.put(step=asked.step, layer=names[asked.layer], **zoomed_in)
 
 
-def notes(
-    reader: TraceReader, statistic: Statistic, whole: Scan, window: Window, cells: pd.DataFrame
-) -> list[str]:
-    """What is to be said about the heatmap."""
-    share = "" if whole.by.share == 1 else f", of which one in {whole.by.share} counts"
+def notes(reader: TraceReader, window: Window, cells: pd.DataFrame) -> list[str]:
+    """What is to be said below the heatmap."""
     coarse = window.width > 1
     of_steps = f" of {window.width:,} steps" if coarse else ""
     what = "to come closer" if coarse else "for its detail"
-    said = [
-        f"z = (x − median) / (1.4826 · MAD + s₀), x the {statistic.meaning}; median and MAD are of "
-        f"the same layer, rank and scope in the same {whole.by.length:,} steps{share}; "
-        f"s₀ = {statistic.floor}. Colours end at ±8.",
-        f"A cell shows the value with the greatest |z|{of_steps}; click on it {what}.",
-        "The sensor's scores, which alerts tell, also leave out what all layers did in a step.",
-    ]
-    said.append("◆: a proven alert, ▼: one from statistics.")
+    said = ["◆: a proven alert, ▼: one from statistics."]
+    said.append(f"A cell shows the value with the greatest |z|{of_steps}; click on it {what}.")
     if (cells["bad"] > 0).any():
         said.append("✕: values that are not finite.")
     if cells["unjudged"].any():
@@ -171,11 +159,37 @@ def notes(
     return said
 
 
+def about_z(statistic: Statistic, whole: Scan) -> str:
+    """How the colours are computed, for whoever asks."""
+    share = "" if whole.by.share == 1 else f", of which one in {whole.by.share} counts"
+    return (
+        f"z = (x − median) / (1.4826 · MAD + s₀), x the {statistic.meaning}; median and MAD are of "
+        f"the same layer, rank and scope in the same {whole.by.length:,} steps{share}; "
+        f"s₀ = {statistic.floor}. Colours end at ±8. "
+        "The sensor's scores, which alerts tell, also leave out what all layers did in a step."
+    )
+
+
+def answer(reader: TraceReader) -> None:
+    """Which layer and rank, by the alerts; and the way to that cell."""
+    found = queries.incidents(reader)
+    by_key = {x.key: x for x in found}
+    incident = by_key.get(st.query_params.get("incident", "")) or answers.leading(found)
+    alerts = [] if incident is None else queries.alerts_of(reader, incident, _ALERTS)
+    said = answers.where(incident, alerts)
+    answer_box.box(said.state, said.sentence, said.reasons, signed=said.state != "unknown")
+    named = answers.named_alert(alerts)
+    if named is not None:
+        rank = answers.rank_of(named)
+        navigation.link("locate", _SHOW_CELL, step=named.step, layer=named.layer, rank=rank)
+
+
 def show() -> None:
     source = current_source()
     reader = source.reader()
     layers = reader.run_file.layers
     names = [layer.name for layer in layers]
+    answer(reader)
     statistic, rank = controls(reader, names)
     version = st.session_state.get("shown", source.version())
     whole = scans_of(str(source.run)).of(reader, version, statistic)
@@ -200,15 +214,15 @@ def show() -> None:
         st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")
     else:
         draw(cells, reader, window, whole, rows, rank)
-        st.caption(plain(" ".join(notes(reader, statistic, whole, window, cells))))
-    step, place = (
-        st.session_state.get("step"),
-        locate_state.place_of(names, st.session_state.get("layer")),
-    )
+        st.caption(
+            plain(" ".join(notes(reader, window, cells))), help=plain(about_z(statistic, whole))
+        )
+    step = st.session_state.get("step")
+    place = locate_state.place_of(names, st.session_state.get("layer"))
     if step is not None and place is not None:
         detail(reader, statistic, whole, (ids[place], names[place]), int(step), rank)
     else:
-        st.info("Click on a cell to see a layer at a step among its ranks.")
+        st.info("Click on a cell, or give step and layer, to see it among its ranks.")
     known = (whole.extent.first, whole.extent.last)
     by_number = {layer.id: layer.name for layer in layers}
     comparison(reader, by_number, known, None if step is None else int(step))
