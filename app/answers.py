@@ -115,6 +115,7 @@ def which(kept: Sequence[Checkpoint]) -> Said:
     if not kept:
         return Said("unknown", f"{text}, and it has no checkpoint to search.")
     if between:
-        return Said("suspect", f"{text}. What the guard knew when they were saved:", between)
+        about = f"{text}: that is what the guard knew when they were saved."
+        return Said("suspect", between[0], (about,))
     said = "The guard held none back when they were saved; what happened to the files since, a "
     return Said("unknown", f"{text}.", (said + "search tells.",))

@@ -170,4 +170,4 @@ def _counts(column: pd.Series) -> list[str]:
 def _z_text(z: float | None) -> str:
     if z is None or math.isnan(z):
         return "–"
-    return "−∞ (zero)" if math.isinf(z) else plain(f"{z:+.2f}")
+    return "−∞ (zero)" if math.isinf(z) else plain(f"{z:+.2f}".replace("-", "−"))

@@ -76,6 +76,7 @@ def _header(source: Source, question: str) -> None:
     # taken before anything is read: what is published from here on is news to the next tick
     st.session_state["shown"] = source.version()
     fleet = given_runs()
+    st.session_state["runs shown"] = _names(fleet)
     with st.container(horizontal=True, vertical_alignment="center"):
         st.header(question, anchor=False, width="content")
         _picker(fleet)
@@ -88,6 +89,10 @@ def _header(source: Source, question: str) -> None:
         st.fragment(run_every=_LIVE_SECONDS if live else None)(_status_line)(
             source.location, len(fleet.runs) > 1
         )
+
+
+def _names(fleet: Fleet) -> tuple[str, ...]:
+    return tuple(run.name for run in fleet.runs)
 
 
 def _picker(fleet: Fleet) -> None:
@@ -113,7 +118,10 @@ def choose(name: str) -> None:
 def _status_line(location: str, picked: bool) -> None:
     """The state of the recording; starts the whole page anew when there is news."""
     source = source_of(location)
-    if st.session_state.get("live") and source.version() != st.session_state.get("shown"):
+    if st.session_state.get("live") and (
+        source.version() != st.session_state.get("shown")
+        or _names(given_runs()) != st.session_state.get("runs shown")
+    ):
         st.rerun()
     try:
         reader = source.reader()

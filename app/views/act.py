@@ -73,7 +73,7 @@ def commands(found: Advice) -> None:
         return
     st.subheader("Commands")
     for command, why in found.commands:
-        st.caption(plain(why))
+        st.caption(plain(why.rstrip(".")))
         st.code(command, language="shell", wrap_lines=True)
 
 

@@ -41,7 +41,7 @@ def incident_table(
             "verdict": [verdict_text(x, results) for x in shown],
             "detectors": [", ".join(map(str, x.evidence.get("detectors", []))) for x in shown],
             "alerts": [x.alerts for x in shown],
-            "rank": [x.rank for x in shown],
+            "told by rank": [x.rank for x in shown],
             "first alert": [str(x.evidence.get("first", "")) for x in shown],
         },
         hide_index=True,
@@ -190,8 +190,9 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
         width="content",
     )
     st.caption(
-        "Not seen by these checks: a wrong gradient or activation that is not unusually large. "
-        "`sdc-bisect verify` replays the steps and compares every bit."
+        "Not seen by these checks: a wrong gradient or activation that is not unusually large, "
+        "which `sdc-bisect verify` finds by a replay; and what became of a checkpoint's file after "
+        "it was saved, which `sdc-bisect scan` reads."
     )
 
 

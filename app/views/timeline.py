@@ -20,6 +20,7 @@ from sdc_guard.store.trace_reader import TraceReader
 
 _WINDOWS = {"whole run": None, "± 500 steps": 500, "± 50 steps": 50}
 _CHECKPOINTS_SHOWN = 200
+_RANGE = "Of the losses of several ranks the curve spans the smallest and the largest."
 
 
 def controls(reader: TraceReader) -> tuple[int | None, str | None, int | None]:
@@ -173,7 +174,12 @@ def show() -> None:
     with st.container(gap=None):
         for place, chart in enumerate(charts.timeline(drawn, overlay, kept, palette)):
             st.altair_chart(chart, width="stretch", key=f"timeline {place}")
-    said = [source_of_band, *notes(lines), "" if step is None else "The violet line is the step."]
+    said = [
+        source_of_band,
+        _RANGE if reader.run_file.world_size > 1 else "",
+        *notes(lines),
+        "" if step is None else "The violet line is the step.",
+    ]
     st.caption(" ".join(plain(text) for text in said if text))
     if step is not None:
         step_table(reader, step, known)
