@@ -31,15 +31,18 @@ _ALERTS = 50  # of an incident, looked through for the one to show
 _SHOW_CELL = "Show this cell"
 
 
-def controls(reader: TraceReader, names: list[str]) -> tuple[Statistic, int | None]:
-    """The statistic and the rank, and the selected step and layer beside them."""
+def controls(
+    reader: TraceReader, names: list[str]
+) -> tuple[int | None, str | None, int | None, Statistic]:
+    """The selected step, layer and rank, and the statistic."""
     ranks = ["all", *map(str, range(reader.run_file.world_size))]
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        address.number("Step", "step")
-        address.choice("Layer", "layer", names, width=360, optional=True)
+        step = address.number("Step", "step")
+        layer = address.choice("Layer", "layer", names, width=360, optional=True)
         rank = address.choice("Rank", "rank", ranks, width=100)
         name = address.choice("Statistic", "statistic", list(STATISTICS), width=140)
-    return STATISTICS[name or "norm"], None if rank in (None, "all") else int(rank)
+    of_rank = None if rank in (None, "all") else int(rank)
+    return step, layer, of_rank, STATISTICS[name or "norm"]
 
 
 def window_of(whole: Scan, layers: int) -> Window:
@@ -79,6 +82,7 @@ def draw(
     whole: Scan,
     rows: list[LayerRow],
     rank: int | None,
+    looked_at: tuple[int | None, str | None],
 ) -> None:
     layers = reader.run_file.layers
     places = {layer.id: place for place, layer in enumerate(layers)}
@@ -96,7 +100,7 @@ def draw(
         window.last,
     )
     chart = heatmap.heatmap(
-        shown, palette_of(st.context.theme.type), chosen_cell(window, rows, layers)
+        shown, palette_of(st.context.theme.type), chosen_cell(*looked_at, window, rows, layers)
     )
 
     def on_click() -> None:
@@ -121,14 +125,15 @@ def draw(
     st.altair_chart(chart, width="stretch", key=_CHART, on_select=on_click)
 
 
-def chosen_cell(window: Window, rows: list[LayerRow], layers) -> tuple[int, int] | None:
+def chosen_cell(
+    step: int | None, name: str | None, window: Window, rows: list[LayerRow], layers
+) -> tuple[int, int] | None:
     """Row and bin of the selected step and layer, if they are among what is shown."""
-    step, name = st.session_state.get("step"), st.session_state.get("layer")
     place = locate_state.place_of([layer.name for layer in layers], name)
     row = None if place is None else row_of(rows, place)
     if step is None or row is None or not window.first <= step <= window.last:
         return None
-    return row, int(step) // window.width
+    return row, step // window.width
 
 
 def select(asked: locate_state.Clicked, names: list[str]) -> None:
@@ -190,7 +195,7 @@ def show() -> None:
     layers = reader.run_file.layers
     names = [layer.name for layer in layers]
     answer(reader)
-    statistic, rank = controls(reader, names)
+    step, layer, rank, statistic = controls(reader, names)
     version = st.session_state.get("shown", source.version())
     whole = scans_of(str(source.run)).of(reader, version, statistic)
     if whole is None or not names:
@@ -213,19 +218,18 @@ def show() -> None:
     if cells.empty:
         st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")
     else:
-        draw(cells, reader, window, whole, rows, rank)
+        draw(cells, reader, window, whole, rows, rank, (step, layer))
         st.caption(
             plain(" ".join(notes(reader, window, cells))), help=plain(about_z(statistic, whole))
         )
-    step = st.session_state.get("step")
-    place = locate_state.place_of(names, st.session_state.get("layer"))
+    place = locate_state.place_of(names, layer)
     if step is not None and place is not None:
-        detail(reader, statistic, whole, (ids[place], names[place]), int(step), rank)
+        detail(reader, statistic, whole, (ids[place], names[place]), step, rank)
     else:
         st.info("Click on a cell, or give step and layer, to see it among its ranks.")
     known = (whole.extent.first, whole.extent.last)
     by_number = {layer.id: layer.name for layer in layers}
-    comparison(reader, by_number, known, None if step is None else int(step))
+    comparison(reader, by_number, known, step)
 
 
 show()
