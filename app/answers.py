@@ -37,23 +37,26 @@ def when(
     results: Sequence[SessionResult],
 ) -> Said:
     """When it started."""
-    found = newest_bracket(list(results))
+    found, first = newest_bracket(list(results)), leading(incidents)
     if found is not None:
         after = "the start" if found.last_clean is None else f"step {found.last_clean:,}"
         sentence = f"After {after}, and not after step {found.first_corrupt:,}"
         state: State = "corrupt" if found.proven else "suspect"
-        return Said(state, f"{sentence}: session {found.session} of sdc-bisect.")
+        alerted = (_first_alert(first),) if first is not None else ()
+        return Said(state, f"{sentence}: session {found.session} of sdc-bisect.", alerted)
     between = _between(kept)
-    first = leading(incidents)
     if first is not None:
-        how = "proven by an exact comparison" if first.proven else "from statistics alone"
-        sentence = f"The first alert is of step {first.opened:,}, {how}."
-        return Said("corrupt" if first.proven else "suspect", sentence, between)
+        return Said("corrupt" if first.proven else "suspect", _first_alert(first), between)
     if between:
         corrupt = any(one.status == "corrupt" for one in kept)
         return Said("corrupt" if corrupt else "suspect", between[0])
     text = "Nothing that could have started: no alert, and no checkpoint is suspect or corrupt."
     return Said("unknown", text)
+
+
+def _first_alert(first: Incident) -> str:
+    how = "proven by an exact comparison" if first.proven else "from statistics alone"
+    return f"The first alert is of step {first.opened:,}, {how}."
 
 
 def _between(kept: Sequence[Checkpoint]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.answers import rank_of, when, where, which
 from app.records import Alert, Checkpoint, Incident
-from app.sessions import SessionResult
+from app.sessions import SessionResult, first_bad
 
 
 def incident(opened: int, *, proven: bool) -> Incident:
@@ -48,6 +48,9 @@ def test_when_says_what_it_rests_on() -> None:
         "First suspect checkpoint: step 10; no clean one before it."
     )
     found = SessionResult("0001", "found", last_clean=20, first_corrupt=1_040, proven=True)
+    assert first_bad([incident(74, proven=True)], [found]) == 74
+    assert first_bad([incident(74, proven=False)], [found]) == 1_040
+    assert first_bad([incident(19, proven=True), incident(2_000, proven=True)], [found]) == 1_040
     searched = when([incident(4, proven=False)], kept("clean"), [found])
     assert searched.state == "corrupt"
     assert searched.sentence.startswith("After step 20, and not after step 1,040")

@@ -87,16 +87,19 @@ def test_from_no_run_to_what_to_do_now(chromium, tmp_path: Path, pictures: Path)
         page = visit.open("/")
         expect(page.get_by_text("this folder is empty")).to_be_visible()
         copied(runs)
-        expect(page.get_by_text("3 runs", exact=True)).to_be_visible()
-        page.goto("/?run=weight_flip")
-        to_the_located_bit(page, pictures)
-        a_link_and_the_dark(visit, chromium, page.url, pictures)
-        search_and_act(page, pictures)
-        another_run(page)
-        page.goto("/?run=damaged")
-        expect(page.get_by_text(re.compile("could not be opened; alerts may have"))).to_be_visible()
-        keep(page, pictures / "damaged.png")
-        in_progress(page, runs, tmp_path, pictures)
+        with ended(training(runs / "live", tmp_path / "training.log")) as trained:
+            ten_more(trained)
+            expect(page.get_by_role("combobox", name="Run")).to_be_visible()
+            page.goto("/?run=weight_flip")
+            to_the_located_bit(page, pictures)
+            a_link_and_the_dark(visit, chromium, page.url, pictures)
+            search_and_act(page, pictures)
+            another_run(page)
+            page.goto("/?run=damaged")
+            told = re.compile("1 file of the trace could not be opened; alerts may have been")
+            expect(page.get_by_text(told)).to_be_visible()
+            keep(page, pictures / "damaged.png")
+            in_progress(page, trained, pictures)
         visit.close()
     assert visit.elsewhere == []
     assert "Traceback" not in (tmp_path / "server.log").read_text()
@@ -166,32 +169,33 @@ def another_run(page: Page) -> None:
     expect(page).to_have_url(re.compile(r"/locate\?run=clean$"))
 
 
-def in_progress(page: Page, runs: Path, folder: Path, pictures: Path) -> None:
+def in_progress(page: Page, trained: subprocess.Popen[str], pictures: Path) -> None:
     """Steps come in, and what is looked at stays."""
-    with (folder / "training.log").open("w") as log:
-        trained = subprocess.Popen(
-            [sys.executable, "-c", TRAINING, str(runs / "live")],
+    page.goto("/timeline?run=live&step=7")
+    # the guard has the tenth, too, and tells it when it is over
+    expect(page.get_by_text("newest step 9")).to_be_visible()
+    layer = page.get_by_role("combobox", name="Layer")
+    layer.click()
+    page.get_by_role("option", name="weight", exact=True).click()
+    expect(page).to_have_url(re.compile("layer=weight"))
+    ten_more(trained)
+    expect(page.get_by_text("newest step 19")).to_be_visible()
+    expect(page.get_by_role("heading", name="Step 7", exact=True)).to_be_visible()
+    expect(layer).to_have_value("weight")
+    expect(page).to_have_url(re.compile("step=7.*layer=weight"))
+    keep(page, pictures / "in-progress.png")
+
+
+def training(run: Path, log: Path) -> subprocess.Popen[str]:
+    with log.open("w") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-c", TRAINING, str(run)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=errors,
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-    with ended(trained):
-        ten_more(trained)
-        page.wait_for_timeout(11_000)  # a folder of runs is looked through every ten seconds
-        page.goto("/timeline?run=live&step=7")
-        expect(page.get_by_text("newest step 10")).to_be_visible()
-        layer = page.get_by_role("combobox", name="Layer")
-        layer.click()
-        page.get_by_role("option", name="weight", exact=True).click()
-        expect(page).to_have_url(re.compile("layer=weight"))
-        ten_more(trained)
-        expect(page.get_by_text("newest step 20")).to_be_visible()
-        expect(page.get_by_role("heading", name="Step 7", exact=True)).to_be_visible()
-        expect(layer).to_have_value("weight")
-        expect(page).to_have_url(re.compile("step=7.*layer=weight"))
-        keep(page, pictures / "in-progress.png")
 
 
 def ten_more(trained: subprocess.Popen[str]) -> None:
