@@ -14,6 +14,8 @@ import streamlit as st
 from sdc_guard.errors import UsageError
 from sdc_guard.hosts import TOKEN_VARIABLE, is_loopback
 
+from . import ticket
+
 _TRIES: Final = 5  # wrong ones in a row, of all browsers together
 _SECONDS_A_TRY: Final = 10.0  # after which one more may be wrong
 
@@ -65,7 +67,8 @@ def _admission(token: str) -> Admission:
 def admitted() -> bool:
     """Whether this browser session may see anything; shows the page that asks where it may not.
 
-    A token in the page's address counts, and is taken out of it.
+    A token in the page's address counts, and is taken out of it. A tab that was admitted has a
+    ticket for its next reload.
 
     Raises:
         UsageError: the server listens elsewhere than on this machine, and no token is set.
@@ -82,9 +85,12 @@ def admitted() -> bool:
             )
         return True
     if st.session_state.get("admitted"):
+        ticket.keep(token)
         return True
     gate = _admission(token)
     answer = gate.tried(given) if given else None
+    if answer is None and ticket.presented(token):
+        answer = "admitted"
     if answer != "admitted" and (typed := _asked()):
         answer = gate.tried(typed)
     if answer == "admitted":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,7 +10,7 @@ import streamlit as st
 
 from sdc_guard.store.trace_reader import TraceReader
 
-from . import peers_chart, queries_cell
+from . import navigation, peers_chart, queries_cell
 from .cell_digests import digests
 from .cell_scores import across_ranks, looked_at, own_z
 from .palette import palette_of
@@ -21,12 +20,6 @@ from .wording import bits_text, count, number_text, plain
 
 _AROUND = 48  # steps on either side of the chosen one
 _RANKS_SHOWN = 64
-_VIEWS = Path(__file__).parent / "views"
-_NEXT = (
-    ("incidents.py", "Incidents", "warning"),
-    ("bisect.py", "Which checkpoint? Bisect", "search"),
-    ("act.py", "What now? Act", "flag"),
-)
 
 
 def detail(
@@ -59,7 +52,7 @@ def detail(
         _curves(reader, statistic, number, step, scope, chosen)
         _ranks(reader, values, statistic, step)
         rank = chosen
-    _links(name, step, rank)
+    navigation.onward("locate", step, layer=name, rank=rank)
     _alerts(queries_cell.alerts_at(reader, number, step))
     digests(reader, number, 0 if rank is None else rank, step)
 
@@ -143,25 +136,6 @@ def _about_ranks(reader: TraceReader, values: pd.DataFrame, shown: pd.DataFrame)
     return said
 
 
-def _links(name: str, step: int, rank: int | None) -> None:
-    of_rank = {} if rank is None else {"rank": str(rank)}
-    with st.container(horizontal=True):
-        st.page_link(
-            "views/timeline.py",
-            label=f"Step {step:,} on the timeline",
-            icon=":material/timeline:",
-            query_params={"step": str(step), "layer": name},
-        )
-        for file, label, icon in _NEXT:
-            if (_VIEWS / file).exists():
-                st.page_link(
-                    f"views/{file}",
-                    label=label,
-                    icon=f":material/{icon}:",
-                    query_params={"step": str(step), "layer": name, **of_rank},
-                )
-
-
 def _alerts(alerts: list[dict[str, Any]]) -> None:
     st.markdown("**Alerts of this layer at this step**")
     if not alerts:
@@ -196,4 +170,4 @@ def _counts(column: pd.Series) -> list[str]:
 def _z_text(z: float | None) -> str:
     if z is None or math.isnan(z):
         return "–"
-    return "−∞ (zero)" if math.isinf(z) else plain(f"{z:+.2f}")
+    return "−∞ (zero)" if math.isinf(z) else plain(f"{z:+.2f}".replace("-", "−"))

@@ -152,7 +152,11 @@ def _x(overlay: Overlay, *, labels: bool = False) -> alt.X:
 
 
 def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
-    scale = alt.Scale(type="log", padding=6) if panel.log else alt.Scale(zero=False, padding=6)
+    scale = (
+        alt.Scale(type="log", nice=False, padding=6)
+        if panel.log
+        else alt.Scale(zero=False, padding=6)
+    )
     lines = {name: line for name, line in panel.lines.items() if not line.empty}
     axis = alt.Axis(values=log_ticks(lines)) if panel.log else alt.Axis()
     y = alt.Y("value:Q", title=panel.title, scale=scale, axis=axis)
@@ -181,14 +185,21 @@ def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
 
 
 def log_ticks(lines: Mapping[str, Series]) -> list[float]:
-    """Places for the labels of a logarithmic axis: few, and none but 1, 2 or 5 times a decade."""
+    """Places for the labels of a logarithmic axis: few, and round where the values allow it."""
     values = [x for line in lines.values() for x in line.points["value"] if x > 0]
     if not values:
         return []
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    parts = (1, 2, 5) if high - low <= 1 else (1, 3) if high - low <= 2 else (1,)
+    least, greatest = min(values), max(values)
+    low, high = math.floor(math.log10(least)), math.ceil(math.log10(greatest))
+    decades = math.log10(greatest / least)
+    parts = (1, 2, 5) if decades <= 1.3 else (1, 3) if decades <= 2.5 else (1,)
     every = max((high - low) // 5, 1)
-    return [part * 10.0**power for power in range(low, high + 1, every) for part in parts]
+    places = [part * 10.0**power for power in range(low, high + 1, every) for part in parts]
+    inside = [place for place in places if least <= place <= greatest]
+    if len(inside) > 1:
+        return inside
+    middle = math.sqrt(least) * math.sqrt(greatest)
+    return sorted({float(f"{place:.2g}") for place in (least, middle, greatest)})
 
 
 def _undrawn(marks: pd.DataFrame, overlay: Overlay, palette: Palette) -> alt.Chart:

@@ -10,7 +10,7 @@ import streamlit as st
 
 from sdc_guard.store.trace_reader import TraceReader
 
-from . import peers_chart, queries, queries_compare
+from . import address, peers_chart, queries, queries_compare
 from .heat_cells import rank_text
 from .palette import palette_of
 from .wording import count, plain, span_text
@@ -70,30 +70,13 @@ def _differences(
 
 def _chosen(default: tuple[int, int] | None, known: tuple[int, int]) -> tuple[int, int] | None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        low = st.number_input(
-            "From step",
-            value=None,
-            min_value=0,
-            step=1,
-            key="compare_from",
-            bind="query-params",
-            width=160,
-            placeholder="" if default is None else str(default[0]),
-        )
-        high = st.number_input(
-            "to step",
-            value=None,
-            min_value=0,
-            step=1,
-            key="compare_to",
-            bind="query-params",
-            width=160,
-            placeholder="" if default is None else str(default[1]),
-        )
+        texts = ("", "") if default is None else (str(default[0]), str(default[1]))
+        low = address.number("From step", "compare_from", placeholder=texts[0])
+        high = address.number("To step", "compare_to", placeholder=texts[1])
     if low is None and high is None:
         return default
-    first = int(low if low is not None else (default or (high, high))[0])
-    last = int(high) if high is not None else first if default is None else default[1]
+    first = low if low is not None else default[0] if default is not None else high or 0
+    last = high if high is not None else first if default is None else default[1]
     first = max(known[0], min(first, known[1]))
     return first, max(first, min(last, known[1]))
 
@@ -127,7 +110,7 @@ def d_text(d: float) -> str:
     """d in words where it is no number."""
     if math.isinf(d):
         return "∞, not finite" if d > 0 else "−∞, turned to zero"
-    return f"{d:+.1f}"
+    return f"{d:+.1f}".replace("-", "−") if abs(d) >= 0.05 else "0.0"
 
 
 def _caption(chosen: queries_compare.Selection, asked: tuple[int, int]) -> str:

@@ -57,6 +57,12 @@ def disproof(answer: Headline) -> list[str]:
     return list(dict.fromkeys(_disproof(answer)))
 
 
+def _says_refresh(answer: Headline) -> bool:
+    """Whether it rests on an alert that a script's own write to a tensor would explain."""
+    alerts = answer.proven and answer.source == "alerts"
+    return alerts and any("guard.refresh()" in text for text in answer.rests_on)
+
+
 def _disproof(answer: Headline) -> Iterator[str]:
     if answer.state == "clean":
         yield "A replay that differs: sdc-bisect verify compares every recorded bit of its steps."
@@ -67,7 +73,7 @@ def _disproof(answer: Headline) -> Iterator[str]:
         yield from _OVERTURNED["storage"]
     elif answer.verdict in _OVERTURNED:
         yield from _OVERTURNED[answer.verdict]
-    if answer.kind == "state at rest" or (answer.proven and answer.source == "alerts"):
+    if answer.kind == "state at rest" or _says_refresh(answer):
         yield (
             "A script that wrote to this tensor itself between the two steps: then "
             "guard.refresh() belongs after that line, and nothing is corrupt."

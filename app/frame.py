@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from pathlib import Path
 
 import duckdb
 import streamlit as st
-from streamlit.errors import StreamlitAPIException
 
 from sdc_guard.errors import SdcGuardError
 
-from . import navigation
+from . import address, navigation
 from .admission import admitted
 from .fleet import Fleet
 from .queries import newest_step
@@ -31,8 +29,11 @@ def show() -> None:
     st.set_page_config(page_title="SDC Guard", page_icon=_ICON, layout="wide")
     page = st.navigation(navigation.pages(), position="top")
     try:
-        if admitted() and _chosen(given_runs()):
-            _header(current_source())
+        if not admitted():
+            return
+        address.settle(page.title)
+        if _chosen(given_runs()):
+            _header(current_source(), navigation.question(page.title))
             page.run()
     except SdcGuardError as error:
         _error_line(str(error))
@@ -71,18 +72,27 @@ def _unknown(asked: str, fleet: Fleet) -> None:
         st.caption(f"and {len(fleet.runs) - _LISTED:,} more")
 
 
-def _header(source: Source) -> None:
+def _header(source: Source, question: str) -> None:
     # taken before anything is read: what is published from here on is news to the next tick
     st.session_state["shown"] = source.version()
+    fleet = given_runs()
+    st.session_state["runs shown"] = _names(fleet)
     with st.container(horizontal=True, vertical_alignment="center"):
-        _picker(given_runs())
+        st.header(question, anchor=False, width="content")
+        _picker(fleet)
         live = st.toggle(
             "Live",
             value=True,
             key="live",
             help="Look for news every 2 s. Switch it off to keep a chart as it is.",
         )
-        st.fragment(run_every=_LIVE_SECONDS if live else None)(_status_line)(source.location)
+        st.fragment(run_every=_LIVE_SECONDS if live else None)(_status_line)(
+            source.location, len(fleet.runs) > 1
+        )
+
+
+def _names(fleet: Fleet) -> tuple[str, ...]:
+    return tuple(run.name for run in fleet.runs)
 
 
 def _picker(fleet: Fleet) -> None:
@@ -101,20 +111,17 @@ def _picker(fleet: Fleet) -> None:
 
 def choose(name: str) -> None:
     """Look at another run from now on: what was selected was of the run before."""
-    for key in navigation.EMPTY_AT_FIRST:
-        if key in st.session_state:
-            st.session_state[key] = None
-    for key in set(st.query_params) - {navigation.RUN_KEY}:
-        # a widget's own is not ours to remove; where the new run has no such value it drops it
-        with contextlib.suppress(StreamlitAPIException):
-            del st.query_params[key]
-    st.session_state[CHOSEN] = st.query_params[navigation.RUN_KEY] = name
+    address.put(**{**dict.fromkeys(st.query_params), address.RUN_KEY: name})
+    st.session_state[CHOSEN] = name
 
 
-def _status_line(location: str) -> None:
+def _status_line(location: str, picked: bool) -> None:
     """The state of the recording; starts the whole page anew when there is news."""
     source = source_of(location)
-    if st.session_state.get("live") and source.version() != st.session_state.get("shown"):
+    if st.session_state.get("live") and (
+        source.version() != st.session_state.get("shown")
+        or _names(given_runs()) != st.session_state.get("runs shown")
+    ):
         st.rerun()
     try:
         reader = source.reader()
@@ -122,10 +129,14 @@ def _status_line(location: str) -> None:
     except (SdcGuardError, duckdb.Error, OSError):
         st.caption("Waiting for the run; this page looks again by itself.")
         return
-    parts = [f"Run **{plain(reader.run_file.name)}** in {plain(source.run)}"]
+    # a picker has its name already
+    parts = [] if picked else [f"Run **{plain(reader.run_file.name)}**"]
+    about = [f"Recorded in {plain(source.run)}."]
     if newest is not None:
         parts.append(recording(newest, time.time()))
-    st.caption(" · ".join(parts))
+        if newest.time is not None:
+            about.append(f"Step {newest.step:,} at {utc_text(newest.time)}.")
+    st.caption(" · ".join(parts) or "no step is recorded yet", help=" ".join(about))
 
 
 def recording(newest: Newest, now: float) -> str:
@@ -134,7 +145,7 @@ def recording(newest: Newest, now: float) -> str:
         return f"newest step {newest.step:,}{': ended' if newest.ended else ''}"
     if not newest.ended and not is_quiet(newest, now):
         return f"recording, newest step {newest.step:,}"
-    age = f"{age_text(now - newest.time)} ago ({utc_text(newest.time)})"
+    age = f"{age_text(now - newest.time)} ago"
     return f"newest step {newest.step:,}, {age}: {'ended' if newest.ended else 'ended, or stalled'}"
 
 

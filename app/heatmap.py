@@ -151,7 +151,7 @@ def _alerts(shown: Drawn, palette: Palette) -> list[alt.Chart]:
         mark = alt.Chart(rows).mark_point(
             shape=shape,
             filled=True,
-            size=80,
+            size=130,
             opacity=1,
             color=colour,
             stroke=palette.card,

@@ -8,29 +8,30 @@ from typing import Final
 
 import streamlit as st
 
+from .address import RUN_KEY
+
 _VIEWS: Final = Path(__file__).parent / "views"
 
 # what an address may say: the run, and what of it is looked at
-RUN_KEY: Final = "run"
 ABOUT_A_RUN: Final = ("incident", "step", "layer", "rank", "attempt", "session")
-EMPTY_AT_FIRST: Final = ("step", "layer")  # widgets with these keys begin without a value
 
 
 @dataclass(frozen=True)
 class View:
-    """A page: the name of its file and of its address, its title and its icon."""
+    """A page: the name of its file and of its address, its title, its question and its icon."""
 
     name: str
     title: str
+    question: str
     icon: str
 
 
 PAGES: Final = (
-    View("incidents", "Incidents", ":material/crisis_alert:"),
-    View("timeline", "Timeline", ":material/timeline:"),
-    View("locate", "Locate", ":material/my_location:"),
-    View("bisect", "Bisect", ":material/account_tree:"),
-    View("act", "Act", ":material/healing:"),
+    View("incidents", "Incidents", "Is there an incident?", ":material/crisis_alert:"),
+    View("timeline", "Timeline", "When did it start?", ":material/timeline:"),
+    View("locate", "Locate", "Which layer and rank?", ":material/my_location:"),
+    View("bisect", "Bisect", "Which checkpoint?", ":material/account_tree:"),
+    View("act", "Act", "What now?", ":material/healing:"),
 )
 
 
@@ -63,10 +64,41 @@ def kept(**changes: str | int | None) -> dict[str, str]:
     return {key: value for key, value in query.items() if changes.get(key, value) is not None}
 
 
-def link(name: str, label: str, **changes: str | int | None) -> None:
-    """A link to a page, with the address's query as `kept` has it; none to a page there is not."""
+def question(title: str) -> str:
+    """What the page of this title answers."""
+    return next(view.question for view in PAGES if view.title == title)
+
+
+def link(name: str, label: str = "", **changes: str | int | None) -> None:
+    """A link to a page, with the address's query as `kept` has it; none to a page there is not.
+
+    Args:
+        name: of the page.
+        label: of the link; without one, the page's question.
+        changes: of the query.
+    """
     view = next((view for view in available() if view.name == name), None)
     if view is not None:
         st.page_link(
-            f"views/{view.name}.py", label=label, icon=view.icon, query_params=kept(**changes)
+            f"views/{view.name}.py",
+            label=label or view.question,
+            icon=view.icon,
+            query_params=kept(**changes),
         )
+
+
+def onward(here: str, step: int | None = None, **changes: str | int | None) -> None:
+    """A line of links to the other pages that say more about what is looked at.
+
+    Args:
+        here: the page that the links stand on.
+        step: that they are about; None leaves the address's.
+        changes: of the query: layer, rank, incident.
+    """
+    with st.container(horizontal=True):
+        for view in available():
+            if view.name in (here, PAGES[0].name):
+                continue
+            label = f"Step {step:,} on the timeline" if step is not None else ""
+            asked = changes if step is None else {"step": step, **changes}
+            link(view.name, label if view.name == "timeline" else "", **asked)

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import streamlit as st
-
 from forensics.watched import percent
 
-from . import navigation, records, sessions
-from .verdict import SYMBOLS, Verdict
+from . import answer_box, navigation, records, sessions
+from .verdict import Verdict
 from .wording import count, plain
-
-_BOXES = {"clean": st.success, "suspect": st.warning, "corrupt": st.error, "unknown": st.info}
-
-
-def banner(verdict: Verdict) -> None:
-    """The state by colour, by sign and by word, and what it rests on."""
-    lines = [f"#### {SYMBOLS[verdict.state]} {plain(verdict.headline)}"]
-    lines += [f"- {plain(reason)}" for reason in verdict.reasons]
-    _BOXES[verdict.state](lines[0] + "\n\n" + "\n".join(lines[1:]))
 
 
 def numbers(
@@ -43,12 +32,7 @@ def numbers(
         ),
         "State compared": (compared_text(covered), f"{count(covered.digests, 'digest')}, exactly"),
     }
-    with st.container(horizontal=True):
-        for label, (value, note) in shown.items():
-            st.metric(
-                label, value, border=True, width="stretch", delta=note, delta_color="off",
-                delta_arrow="off",
-            )  # fmt: skip
+    answer_box.figures(shown)
 
 
 def compared_text(covered: records.Coverage) -> str:
@@ -63,19 +47,12 @@ def compared_text(covered: records.Coverage) -> str:
 
 def _whence(bad: int | None, results: Sequence[sessions.SessionResult]) -> str:
     found = sessions.newest_bracket(list(results))
-    if found is not None:
+    if found is not None and bad == found.first_corrupt:
         return f"located by session {plain(found.session)}"
     return "by the checks below" if bad is None else "when the incident opened"
 
 
 def next_steps(bad: int | None, layer: str, verdict: Verdict) -> None:
-    """Links to the pages that answer the next question, about the same step and layer."""
-    if verdict.state not in ("suspect", "corrupt"):
-        return
-    where = {"step": bad, "layer": layer or None}
-    with st.container(horizontal=True):
-        if bad is not None:
-            navigation.link("timeline", f"Step {bad} on the timeline", **where)
-            navigation.link("locate", "Which layer and rank?", **where)
-        navigation.link("bisect", "Which checkpoint?")
-        navigation.link("act", "What now?")
+    """Links to the pages that answer the next questions, about the same step and layer."""
+    if verdict.state in ("suspect", "corrupt"):
+        navigation.onward("incidents", bad, **({"layer": layer} if layer else {}))

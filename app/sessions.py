@@ -125,10 +125,13 @@ def _step(value: Any) -> int | None:
 def first_bad(incidents: Sequence[Incident], results: Sequence[SessionResult]) -> int | None:
     """The first step that something was found at: a search's answer, else the first incident.
 
-    Proven incidents come before those of statistics alone.
+    Proven incidents come before those of statistics alone. Of checkpoints a search names the first
+    corrupt one: a proof in between is nearer to the start.
     """
     found = newest_bracket(list(results))
-    if found is not None:
-        return found.first_corrupt
     proven = [incident.opened for incident in incidents if incident.proven]
+    if found is not None and found.first_corrupt is not None:
+        after = -1 if found.last_clean is None else found.last_clean
+        inside = [step for step in proven if after < step < found.first_corrupt]
+        return min(inside, default=found.first_corrupt)
     return min(proven or [incident.opened for incident in incidents], default=None)

@@ -7,6 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from .records import Checkpoint
+
+_STATUSES = {"clean": "●", "suspect": "▲", "corrupt": "✖", "untested": "■"}
 _MARKDOWN = re.compile(r"([!-/:-@\[-`{-~])")
 
 
@@ -72,3 +75,10 @@ def bits_text(bits: Any) -> str:
     if isinstance(bits, Sequence) and not isinstance(bits, str):
         return ", ".join(str(bit) for bit in bits)
     return "" if bits is None else str(bits)
+
+
+def status_text(checkpoint: Checkpoint) -> str:
+    """A checkpoint's status with its symbol; of a deleted one what it was stays worth knowing."""
+    if checkpoint.deleted:
+        return f"– deleted (was {checkpoint.status})"
+    return f"{_STATUSES[checkpoint.status]} {checkpoint.status}"

@@ -4,16 +4,14 @@ import functools
 
 import streamlit as st
 
-from app import queries_act, reported
+from app import answer_box, queries_act, reported
 from app.advice import Advice, Context, advice, discard_text, go_back_of, hours_text
-from app.navigation import link
+from app.navigation import onward
 from app.source import Source, current_run, current_source
 from app.wording import plain, utc_text
 from forensics.reporting.facts import Report
 from sdc_guard.lake.location import is_lake, without_password
 
-_BOXES = {"clean": st.success, "suspect": st.warning, "corrupt": st.error, "unknown": st.info}
-_MARKS = {"clean": "✔", "suspect": "▲", "corrupt": "✖", "unknown": "?"}
 _LABELS = {"html": "One HTML page", "md": "Markdown", "json": "JSON"}
 _AGAIN = 5.0  # seconds to the next look where a report is shown that lags behind its run
 
@@ -43,21 +41,18 @@ def context_of(source: Source, report: Report) -> Context:
     )
 
 
-def banner(report: Report) -> None:
-    answer = report.headline
-    mark = _MARKS[answer.state]
-    _BOXES[answer.state](f"**{mark} {plain(answer.sentence)}**")
-
-
 def steps(report: Report, found: Advice) -> None:
-    """What to do, in its order."""
-    st.subheader("What to do")
-    columns = st.columns(3)
+    """What to do, in its order; the numbers before the reasons."""
     resume = "–" if found.resume is None else f"step {found.resume:,}"
-    columns[0].metric("Go on from" if found.needed else "Restore from", resume)
-    columns[1].metric(*discard_text(found))
+    discard, which = discard_text(found)
     hours = found.lost_hours
-    columns[2].metric("Time lost", "–" if hours is None else hours_text(hours))
+    answer_box.figures(
+        {
+            "Go on from" if found.needed else "Restore from": (resume, ""),
+            discard: (which, ""),
+            "Time lost": ("–" if hours is None else hours_text(hours), ""),
+        }
+    )
     lines = {}
     if found.path is not None:
         lines["Checkpoint"] = f"{found.path}. {found.why}"
@@ -79,7 +74,7 @@ def commands(found: Advice) -> None:
         return
     st.subheader("Commands")
     for command, why in found.commands:
-        st.caption(plain(why))
+        st.caption(plain(why.rstrip(".")))
         st.code(command, language="shell", wrap_lines=True)
 
 
@@ -130,13 +125,9 @@ def show() -> None:
     with st.spinner("Reading the run …", show_time=False):
         report = kept.of(version)
         found = advice(report.headline, report.go_back, context_of(source, report))
-    banner(report)
-    with st.container(horizontal=True):
-        first = report.headline.first_corrupt
-        if first is not None:
-            link("timeline", f"Step {first} on the timeline", step=first)
-        link("bisect", "The searches")
+    answer_box.box(report.headline.state, report.headline.sentence)
     steps(report, found)
+    onward("act", report.headline.first_corrupt)
     commands(found)
     grounds(found)
     downloads(source)

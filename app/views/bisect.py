@@ -4,40 +4,39 @@ from urllib.parse import quote
 
 import streamlit as st
 
-from app import searches, starting
-from app.navigation import link
+from app import address, answer_box, answers, queries, searches, starting
+from app.navigation import onward
 from app.palette import palette_of
 from app.probes import MAX_ROWS, cost_line, probe_table, replay_table, replays
 from app.search_answer import Answer, answer_of, answer_table
 from app.search_tree import MAX_DEPTH, MAX_NODES, chain_dot, depth, tree, tree_dot
 from app.searches import SYMBOLS, Search
 from app.source import current_source
-from app.wording import count, plain, utc_text
+from app.wording import count, plain, status_text, utc_text
 from sdc_guard.lake.location import is_lake
 from sdc_guard.store.trace_reader import TraceReader
 
 _FOLLOWED, _LOOKED = 1.0, 3.0  # seconds from look to look: at a search that runs, and for one
 _SESSIONS = 10
-_BOXES = {"clean": st.success, "suspect": st.warning, "corrupt": st.error, "unknown": st.info}
-_MARKS = {"clean": "✔", "suspect": "▲", "corrupt": "✖", "unknown": "?"}
 
 
 def chosen(names: list[str], usual: str | None) -> str | None:
-    """The session that was chosen, else that of the address, else the usual one.
+    """The session that the address names, else the usual one; then the address has it.
 
-    The address then has it.
-
-    Bound to the address as other choices are, it would be left out of it while it is the usual
-    one, and a link would lead to another one later.
+    Left out of it while it is the usual one, a link would lead to another one later.
     """
     if usual is None:
         return None
-    wanted = st.session_state.get("session") or st.query_params.get("session")
+    wanted = st.query_params.get("session")
     if wanted and wanted not in names:
         st.warning(f"There is no session {plain(wanted)}; shown is {usual}.")
-    st.session_state["session"] = wanted if wanted in names else usual
-    name = st.selectbox("Session", names, key="session", width=240)
-    st.query_params["session"] = name
+    if wanted not in names:
+        st.query_params["session"] = usual
+    if len(names) == 1:
+        return names[0]
+    others = [name for name in names if name != usual]
+    name = address.choice("Session", "session", [usual, *others], width=240)
+    st.query_params["session"] = name or usual  # the choice leaves the usual one out
     return name
 
 
@@ -120,11 +119,15 @@ def answered(found: Answer | None) -> None:
     """The verdict and its bracket."""
     if found is None:
         return
-    _BOXES[found.state](f"**{_MARKS[found.state]} {plain(found.sentence)}**")
-    columns = st.columns(3)
-    columns[0].metric("Last clean", found.last_clean)
-    columns[1].metric("First corrupt", found.first_corrupt)
-    columns[2].metric("Certainty", found.certainty)
+    answer_box.box(found.state, found.sentence)
+    answer_box.figures(
+        {
+            "Last clean step": (found.last_clean, ""),
+            "First corrupt step": (found.first_corrupt, ""),
+            "Certainty": (found.certainty, ""),
+        }
+    )
+    onward("bisect", found.step, **({"layer": found.layer} if found.layer else {}))
 
 
 def grounds(found: Answer | None) -> None:
@@ -138,11 +141,6 @@ def grounds(found: Answer | None) -> None:
     ):
         if texts:
             st.markdown(f"**{title}**\n\n" + "\n".join(f"- {plain(text)}" for text in texts))
-    with st.container(horizontal=True):
-        if found.step is not None:
-            link("locate", f"Locate step {found.step}", step=found.step, layer=found.layer)
-            link("timeline", f"Step {found.step} on the timeline", step=found.step)
-        link("act", "What to do now")
 
 
 def session(reader: TraceReader, name: str) -> None:
@@ -168,6 +166,23 @@ def session(reader: TraceReader, name: str) -> None:
             st.table(answer_table(search.told.result["tensors"]), hide_index=True)
     with course:
         asked(search)
+
+
+def unsearched(reader: TraceReader) -> None:
+    """What is known before anybody searched."""
+    kept = queries.checkpoints(reader)
+    said = answers.which(kept)
+    answer_box.box(said.state, said.sentence, said.reasons, signed=said.state != "unknown")
+    if kept:
+        st.subheader("Checkpoints")
+        st.table(
+            {
+                "step": [f"{x.step:,}" for x in kept[-MAX_ROWS:]],
+                "when it was saved": [status_text(x) for x in kept[-MAX_ROWS:]],
+                "reason": [plain(x.reason) or "–" for x in kept[-MAX_ROWS:]],
+            },
+            hide_index=True,
+        )
 
 
 def others(reader: TraceReader, names: list[str]) -> None:
@@ -204,12 +219,12 @@ def body() -> None:
     with buttons:
         starting.panel(source.run, reader.run_file.resume, running)
     if running is not None and st.session_state.pop("follow", False):
-        st.session_state["session"] = running
+        st.query_params["session"] = running
     with choice:
         name = chosen(names, running or searches.newest_answered(source.run))
     with one:
         if name is None:
-            st.info("Nobody has searched this run yet: no session is kept in its folder.")
+            unsearched(reader)
         else:
             session(reader, name)
     with all_of_them:

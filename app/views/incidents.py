@@ -1,13 +1,18 @@
 """Is there an incident? What is known of it, and what was checked."""
 
+from urllib.parse import urlencode
+
+import duckdb
 import streamlit as st
 
-from app import navigation, overview, queries, records, sessions
+from app import address, answer_box, navigation, overview, queries, records, sessions
+from app.answers import rank_of
 from app.fleet_table import fleet_table
 from app.source import current_run, current_source
 from app.verdict import judge
 from app.wording import bits_text, bracket_text, count, number_text, plain, span_text, utc_text
 from forensics.watched import percent
+from sdc_guard.errors import SdcGuardError
 from sdc_guard.store.trace_reader import TraceReader
 
 _ALERTS_SHOWN = 50
@@ -30,13 +35,13 @@ def incident_table(
     key = f"incidents {current_run().name} {len(shown)}"
     st.dataframe(
         {
-            "opened at step": [x.opened for x in shown],
+            "opened at step": [f"{x.opened:,}" for x in shown],
             "closed at step": ["open" if x.closed is None else f"{x.closed:,}" for x in shown],
             "evidence": ["✖ proven" if x.proven else "▲ statistics only" for x in shown],
             "verdict": [verdict_text(x, results) for x in shown],
             "detectors": [", ".join(map(str, x.evidence.get("detectors", []))) for x in shown],
             "alerts": [x.alerts for x in shown],
-            "rank": [x.rank for x in shown],
+            "told by rank": [x.rank for x in shown],
             "first alert": [str(x.evidence.get("first", "")) for x in shown],
         },
         hide_index=True,
@@ -54,10 +59,7 @@ def incident_table(
 def pick(key: str, keys: list[str]) -> None:
     """Put the incident of the row that was chosen into the address; none where it was let go."""
     rows = st.session_state[key]["selection"]["rows"]
-    if rows and rows[0] < len(keys):
-        st.query_params["incident"] = keys[rows[0]]
-    else:
-        st.query_params.pop("incident", None)
+    address.put(incident=keys[rows[0]] if rows and rows[0] < len(keys) else None)
 
 
 def selected(found: list[records.Incident], key: str | None) -> records.Incident:
@@ -75,20 +77,15 @@ def verdict_text(incident: records.Incident, results: list[sessions.SessionResul
 
 
 def incident_detail(reader: TraceReader, incident: records.Incident) -> None:
-    st.subheader(f"Alerts of the incident opened at step {incident.opened}")
+    st.subheader(f"Alerts of the incident opened at step {incident.opened:,}")
     alerts = queries.alerts_of(reader, incident, _ALERTS_SHOWN)
     if not alerts:
         st.write("No alert of it can be read.")
         return
-    navigation.link(
-        "timeline",
-        "These alerts on the timeline",
-        step=incident.opened,
-        layer=alerts[0].layer or None,
-    )
     columns = {
-        "step": [str(a.step) for a in alerts],
-        "layer": [plain(a.layer) for a in alerts],
+        "step": [f"{a.step:,}" for a in alerts],
+        "rank": [_rank(a) for a in alerts] if reader.run_file.world_size > 1 else [],
+        "layer": [cell_link(incident, a) for a in alerts],
         "detector": [plain(a.detector) for a in alerts],
         "tensor": [plain(a.detail.get("kind", "")) for a in alerts],
         "element": [plain(a.detail.get("index", "")) for a in alerts],
@@ -101,6 +98,21 @@ def incident_detail(reader: TraceReader, incident: records.Incident) -> None:
     st.table({name: column for name, column in columns.items() if any(column)}, hide_index=True)
     if incident.alerts > len(alerts):
         st.caption(f"The first {len(alerts)} of {count(incident.alerts, 'alert')}.")
+
+
+def cell_link(incident: records.Incident, alert: records.Alert) -> str:
+    """The alert's layer, with a link to its cell on Locate."""
+    if not alert.layer:
+        return ""
+    asked = navigation.kept(
+        incident=incident.key, step=alert.step, layer=alert.layer, rank=rank_of(alert)
+    )
+    return f"[{plain(alert.layer)}](locate?{urlencode(asked)})"
+
+
+def _rank(alert: records.Alert) -> str:
+    rank = rank_of(alert)
+    return "not known" if rank is None else str(rank)
 
 
 def _change(detail: dict[str, object]) -> str:
@@ -175,6 +187,7 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
     st.table(
         {"check": list(rows), "how much": [plain(text) for text in rows.values()]},
         hide_index=True,
+        width="content",
     )
     st.caption(
         "Not seen by these checks: a wrong gradient or activation that is not unusually large "
@@ -183,23 +196,43 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
     )
 
 
-def show() -> None:
-    fleet_table()
-    source = current_source()
-    reader = source.reader()
-    covered = queries.coverage(reader)
-    found, kept = queries.incidents(reader), queries.checkpoints(reader)
-    results = sessions.session_results(source.run, len(reader.run_file.attempts))
+def about_the_run(
+    reader: TraceReader,
+    covered: records.Coverage,
+    found: list[records.Incident],
+    kept: list[records.Checkpoint],
+    results: list[sessions.SessionResult],
+) -> None:
+    """The first screen: is there an incident, and where to go on."""
     verdict = judge(covered, found, kept, results)
-    overview.banner(verdict)
+    answer_box.box(verdict.state, verdict.headline, verdict.reasons)
     overview.numbers(covered, found, kept, results)
     bad = sessions.first_bad(found, results)
     overview.next_steps(bad, queries.layer_of_alert(reader, bad), verdict)
-    incident = incident_table(found, results)
-    if incident is not None:
-        incident_detail(reader, incident)
-    bisect_results(results)
-    coverage_table(covered, kept)
+
+
+def show() -> None:
+    top, runs, rest = st.container(), st.container(), st.container()
+    try:
+        source = current_source()
+        reader = source.reader()
+        covered = queries.coverage(reader)
+        found, kept = queries.incidents(reader), queries.checkpoints(reader)
+        results = sessions.session_results(source.run, len(reader.run_file.attempts))
+        with top:
+            about_the_run(reader, covered, found, kept, results)
+    except (SdcGuardError, duckdb.Error, OSError):
+        with runs:
+            fleet_table()  # the way to the other runs
+        raise
+    with runs:
+        fleet_table()
+    with rest:
+        incident = incident_table(found, results)
+        if incident is not None:
+            incident_detail(reader, incident)
+        bisect_results(results)
+        coverage_table(covered, kept)
 
 
 show()

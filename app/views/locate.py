@@ -5,7 +5,17 @@ from dataclasses import astuple
 import pandas as pd
 import streamlit as st
 
-from app import heat_cells, heatmap, locate_state, queries_cell
+from app import (
+    address,
+    answer_box,
+    answers,
+    heat_cells,
+    heatmap,
+    locate_state,
+    navigation,
+    queries,
+    queries_cell,
+)
 from app.cell_detail import detail
 from app.comparison import comparison
 from app.layer_rows import LayerRow, row_of, rows_of
@@ -17,29 +27,22 @@ from app.wording import count, plain, span_text
 from sdc_guard.store.trace_reader import TraceReader
 
 _CHART = "locate heatmap"
+_ALERTS = 50  # of an incident, looked through for the one to show
+_SHOW_CELL = "Show this cell"
 
 
-def controls(reader: TraceReader, names: list[str]) -> tuple[Statistic, int | None]:
-    """The statistic and the rank, and the selected step and layer beside them."""
+def controls(
+    reader: TraceReader, names: list[str]
+) -> tuple[int | None, str | None, int | None, Statistic]:
+    """The selected step, layer and rank, and the statistic."""
     ranks = ["all", *map(str, range(reader.run_file.world_size))]
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        name = st.selectbox(
-            "Statistic", list(STATISTICS), key="statistic", bind="query-params", width=140
-        )
-        rank = st.selectbox("Rank", ranks, key="rank", bind="query-params", width=100)
-        st.number_input(
-            "Step", value=None, min_value=0, step=1, key="step", bind="query-params", width=140
-        )
-        st.selectbox(
-            "Layer",
-            names,
-            index=None,
-            key="layer",
-            bind="query-params",
-            placeholder="none",
-            width=320,
-        )
-    return STATISTICS[name or "norm"], None if rank in (None, "all") else int(rank)
+        step = address.number("Step", "step")
+        layer = address.choice("Layer", "layer", names, width=360, optional=True)
+        rank = address.choice("Rank", "rank", ranks, width=100)
+        name = address.choice("Statistic", "statistic", list(STATISTICS), width=140)
+    of_rank = None if rank in (None, "all") else int(rank)
+    return step, layer, of_rank, STATISTICS[name or "norm"]
 
 
 def window_of(whole: Scan, layers: int) -> Window:
@@ -69,7 +72,7 @@ def zoomed(window: Window, whole: Scan, layers: int) -> None:
 
 
 def _drop(name: str) -> None:
-    st.query_params.pop(name, None)
+    address.put(**{name: None})
 
 
 def draw(
@@ -79,6 +82,7 @@ def draw(
     whole: Scan,
     rows: list[LayerRow],
     rank: int | None,
+    looked_at: tuple[int | None, str | None],
 ) -> None:
     layers = reader.run_file.layers
     places = {layer.id: place for place, layer in enumerate(layers)}
@@ -96,7 +100,7 @@ def draw(
         window.last,
     )
     chart = heatmap.heatmap(
-        shown, palette_of(st.context.theme.type), chosen_cell(window, rows, layers)
+        shown, palette_of(st.context.theme.type), chosen_cell(*looked_at, window, rows, layers)
     )
 
     def on_click() -> None:
@@ -121,42 +125,31 @@ def draw(
     st.altair_chart(chart, width="stretch", key=_CHART, on_select=on_click)
 
 
-def chosen_cell(window: Window, rows: list[LayerRow], layers) -> tuple[int, int] | None:
+def chosen_cell(
+    step: int | None, name: str | None, window: Window, rows: list[LayerRow], layers
+) -> tuple[int, int] | None:
     """Row and bin of the selected step and layer, if they are among what is shown."""
-    step, name = st.session_state.get("step"), st.session_state.get("layer")
     place = locate_state.place_of([layer.name for layer in layers], name)
     row = None if place is None else row_of(rows, place)
     if step is None or row is None or not window.first <= step <= window.last:
         return None
-    return row, int(step) // window.width
+    return row, step // window.width
 
 
 def select(asked: locate_state.Clicked, names: list[str]) -> None:
     """Put what was clicked into the address and the controls."""
-    st.session_state["step"] = asked.step
-    st.session_state["layer"] = names[asked.layer]
-    if asked.steps is not None:
-        st.query_params["steps"] = locate_state.span_text(asked.steps)
-    if asked.layers is not None:
-        st.query_params["layers"] = locate_state.span_text(asked.layers)
+    spans = {"steps": asked.steps, "layers": asked.layers}
+    zoomed_in = {key: locate_state.span_text(span) for key, span in spans.items() if span}
+    address.put(step=asked.step, layer=names[asked.layer], **zoomed_in)
 
 
-def notes(
-    reader: TraceReader, statistic: Statistic, whole: Scan, window: Window, cells: pd.DataFrame
-) -> list[str]:
-    """What is to be said about the heatmap."""
-    share = "" if whole.by.share == 1 else f", of which one in {whole.by.share} counts"
+def notes(reader: TraceReader, window: Window, cells: pd.DataFrame) -> list[str]:
+    """What is to be said below the heatmap."""
     coarse = window.width > 1
     of_steps = f" of {window.width:,} steps" if coarse else ""
     what = "to come closer" if coarse else "for its detail"
-    said = [
-        f"z = (x − median) / (1.4826 · MAD + s₀), x the {statistic.meaning}; median and MAD are of "
-        f"the same layer, rank and scope in the same {whole.by.length:,} steps{share}; "
-        f"s₀ = {statistic.floor}. Colours end at ±8.",
-        f"A cell shows the value with the greatest |z|{of_steps}; click on it {what}.",
-        "The sensor's scores, which alerts tell, also leave out what all layers did in a step.",
-    ]
-    said.append("◆: a proven alert, ▼: one from statistics.")
+    said = ["◆: a proven alert, ▼: one from statistics."]
+    said.append(f"A cell shows the value with the greatest |z|{of_steps}; click on it {what}.")
     if (cells["bad"] > 0).any():
         said.append("✕: values that are not finite.")
     if cells["unjudged"].any():
@@ -171,12 +164,38 @@ def notes(
     return said
 
 
+def about_z(statistic: Statistic, whole: Scan) -> str:
+    """How the colours are computed, for whoever asks."""
+    share = "" if whole.by.share == 1 else f", of which one in {whole.by.share} counts"
+    return (
+        f"z = (x − median) / (1.4826 · MAD + s₀), x the {statistic.meaning}; median and MAD are of "
+        f"the same layer, rank and scope in the same {whole.by.length:,} steps{share}; "
+        f"s₀ = {statistic.floor}. Colours end at ±8. "
+        "The sensor's scores, which alerts tell, also leave out what all layers did in a step."
+    )
+
+
+def answer(reader: TraceReader) -> None:
+    """Which layer and rank, by the alerts; and the way to that cell."""
+    found = queries.incidents(reader)
+    by_key = {x.key: x for x in found}
+    incident = by_key.get(st.query_params.get("incident", "")) or answers.leading(found)
+    alerts = [] if incident is None else queries.alerts_of(reader, incident, _ALERTS)
+    said = answers.where(incident, alerts)
+    answer_box.box(said.state, said.sentence, said.reasons, signed=said.state != "unknown")
+    named = answers.named_alert(alerts)
+    if named is not None:
+        rank = answers.rank_of(named)
+        navigation.link("locate", _SHOW_CELL, step=named.step, layer=named.layer, rank=rank)
+
+
 def show() -> None:
     source = current_source()
     reader = source.reader()
     layers = reader.run_file.layers
     names = [layer.name for layer in layers]
-    statistic, rank = controls(reader, names)
+    answer(reader)
+    step, layer, rank, statistic = controls(reader, names)
     version = st.session_state.get("shown", source.version())
     whole = scans_of(str(source.run)).of(reader, version, statistic)
     if whole is None or not names:
@@ -199,19 +218,18 @@ def show() -> None:
     if cells.empty:
         st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")
     else:
-        draw(cells, reader, window, whole, rows, rank)
-        st.caption(plain(" ".join(notes(reader, statistic, whole, window, cells))))
-    step, place = (
-        st.session_state.get("step"),
-        locate_state.place_of(names, st.session_state.get("layer")),
-    )
+        draw(cells, reader, window, whole, rows, rank, (step, layer))
+        st.caption(
+            plain(" ".join(notes(reader, window, cells))), help=plain(about_z(statistic, whole))
+        )
+    place = locate_state.place_of(names, layer)
     if step is not None and place is not None:
-        detail(reader, statistic, whole, (ids[place], names[place]), int(step), rank)
+        detail(reader, statistic, whole, (ids[place], names[place]), step, rank)
     else:
-        st.info("Click on a cell to see a layer at a step among its ranks.")
+        st.info("Click on a cell, or give step and layer, to see it among its ranks.")
     known = (whole.extent.first, whole.extent.last)
     by_number = {layer.id: layer.name for layer in layers}
-    comparison(reader, by_number, known, None if step is None else int(step))
+    comparison(reader, by_number, known, step)
 
 
 show()

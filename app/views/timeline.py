@@ -3,43 +3,41 @@
 import pandas as pd
 import streamlit as st
 
-from app import charts, navigation, queries, records, sessions
+from app import address, answer_box, answers, charts, navigation, queries, records, sessions
 from app import series as curves
 from app.palette import palette_of
-from app.source import current_source
-from app.wording import bracket_text, count, number_text, plain, size_text, span_text
+from app.source import current_run, current_source
+from app.wording import (
+    bracket_text,
+    count,
+    number_text,
+    plain,
+    size_text,
+    span_text,
+    status_text,
+)
 from sdc_guard.store.trace_reader import TraceReader
 
 _WINDOWS = {"whole run": None, "± 500 steps": 500, "± 50 steps": 50}
 _CHECKPOINTS_SHOWN = 200
-_SYMBOLS = {"clean": "●", "suspect": "▲", "corrupt": "✖", "untested": "■"}
+_RANGE = "Of the losses of several ranks the curve spans the smallest and the largest."
 
 
 def controls(reader: TraceReader) -> tuple[int | None, str | None, int | None]:
     """The selected step, the layer, and how many steps around it are shown."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        step = st.number_input(
-            "Step", value=None, min_value=0, step=1, key="step", bind="query-params", width=160
-        )
-        layer = st.selectbox(
-            "Gradient norm of layer",
-            queries.layer_names(reader),
-            index=None,
-            key="layer",
-            bind="query-params",
-            placeholder="none",
-            width=360,
-        )
+        step = address.number("Step", "step")
+        names = queries.layer_names(reader)
+        layer = address.choice("Layer", "layer", names, width=360, optional=True)
         window = None
         if step is not None:
             chosen = st.segmented_control("Show", list(_WINDOWS), default="whole run", key="window")
             window = _WINDOWS[chosen or "whole run"]
-    return None if step is None else int(step), layer, window
+    return step, layer, window
 
 
-def bracket(reader: TraceReader, kept: list[records.Checkpoint]):
+def bracket(kept: list[records.Checkpoint], results: list[sessions.SessionResult]):
     """The band to draw and the sentence that says where it comes from."""
-    results = sessions.session_results(reader.run, len(reader.run_file.attempts))
     result = sessions.newest_bracket(results)
     if result is not None:
         band = (result.last_clean, result.first_corrupt)
@@ -56,7 +54,7 @@ def panels(reader: TraceReader, first: int, last: int, layer: str | None):
     shadow = curves.series(reader, "shadow", first, last)
     norm = curves.series(reader, "grad_norm", first, last, log=True)
     found = [
-        charts.Panel("loss", {"training loss": loss, "shadow loss": shadow}, height=270),
+        charts.Panel("loss", {"training loss": loss, "shadow loss": shadow}, height=210),
         charts.Panel("gradient norm (log)", {"gradient norm": norm}, log=True),
     ]
     if layer is not None:
@@ -110,48 +108,59 @@ def _numbers(column: pd.Series) -> list[str]:
     return ["–" if pd.isna(x) else plain(number_text(float(x))) for x in column]
 
 
-def status_text(checkpoint: records.Checkpoint) -> str:
-    """With its symbol; of one that was deleted what it was stays worth knowing."""
-    if checkpoint.deleted:
-        return f"– deleted (was {checkpoint.status})"
-    return f"{_SYMBOLS[checkpoint.status]} {checkpoint.status}"
-
-
-def checkpoint_table(kept: list[records.Checkpoint]) -> None:
+def checkpoint_table(kept: list[records.Checkpoint], step: int | None) -> None:
+    """All of them; the one that is chosen is the step that is looked at."""
     st.subheader("Checkpoints")
     if not kept:
-        st.write("None was recorded.")
+        st.write("None was recorded: there is nothing to go back to.")
         return
     shown = kept[-_CHECKPOINTS_SHOWN:]
+    steps = [x.step for x in shown]
+    key = f"checkpoints {current_run().name} {len(kept)} {step if step in steps else ''}"
     st.dataframe(
         {
-            "step": [x.step for x in shown],
+            "step": [f"{x.step:,}" for x in shown],
             "status": [status_text(x) for x in shown],
             "size": [size_text(x.bytes) for x in shown],
             "folder": [x.path for x in shown],
             "reason": [x.reason for x in shown],
         },
         hide_index=True,
-        column_config={"step": st.column_config.NumberColumn(format="localized", width="small")},
+        key=key,
+        on_select=lambda: pick(key, steps),
+        selection_mode="single-row",
+        selection_default={"selection": {"rows": [steps.index(step)] if step in steps else []}},
+        column_config={"reason": st.column_config.TextColumn(width="large")},
     )
+    if step in steps:
+        navigation.onward("timeline", step)
     if len(kept) > len(shown):
         st.caption(f"The newest {len(shown)} of {count(len(kept), 'checkpoint')}.")
 
 
+def pick(key: str, steps: list[int]) -> None:
+    """Look at the step of the checkpoint that was chosen; at none where it was let go."""
+    rows = st.session_state[key]["selection"]["rows"]
+    address.put(step=steps[rows[0]] if rows and rows[0] < len(steps) else None)
+
+
 def show() -> None:
     reader = current_source().reader()
-    step, layer, window = controls(reader)
     known = curves.span(reader)
     if known is None:
-        st.info("No step is recorded yet.")
+        st.info("No step is recorded yet: the page shows the first one as soon as it is written.")
         return
+    kept = queries.checkpoints(reader)
+    results = sessions.session_results(reader.run, len(reader.run_file.attempts))
+    said = answers.when(queries.incidents(reader), kept, results)
+    answer_box.box(said.state, said.sentence, said.reasons, signed=said.state != "unknown")
+    step, layer, window = controls(reader)
     first, last = known
     if step is not None and window is not None:
         first, last = max(first, step - window), min(last, step + window)
     if first > last:
         first, last = known  # the step lies far outside the run
-    kept = queries.checkpoints(reader)
-    band, source_of_band = bracket(reader, kept)
+    band, source_of_band = bracket(kept, results)
     drawn, lines = panels(reader, first, last, layer)
     overlay = charts.Overlay(
         first,
@@ -165,14 +174,17 @@ def show() -> None:
     with st.container(gap=None):
         for place, chart in enumerate(charts.timeline(drawn, overlay, kept, palette)):
             st.altair_chart(chart, width="stretch", key=f"timeline {place}")
-    said = [source_of_band, *notes(lines), "" if step is None else "The violet line is the step."]
+    said = [
+        source_of_band,
+        _RANGE if reader.run_file.world_size > 1 else "",
+        *notes(lines),
+        "" if step is None else "The violet line is the step.",
+    ]
     st.caption(" ".join(plain(text) for text in said if text))
     if step is not None:
         step_table(reader, step, known)
-        with st.container(horizontal=True):
-            navigation.link("locate", "Which layer and rank?")
-            navigation.link("bisect", "Which checkpoint?")
-    checkpoint_table(kept)
+        navigation.onward("timeline", step)
+    checkpoint_table(kept, step)
 
 
 show()

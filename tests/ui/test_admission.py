@@ -13,6 +13,7 @@ from streamlit.testing.v1 import AppTest
 
 import app.source
 from app.admission import Admission
+from app.ticket import Tickets
 from sdc_guard.hosts import TOKEN_VARIABLE, is_loopback, is_wildcard
 
 MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
@@ -150,3 +151,17 @@ def test_without_a_token_other_machines_get_a_line(
     tested = AppTest.from_file(str(MAIN), default_timeout=30).run()
     assert "without a token" in seen(tested)
     assert "hidden" not in seen(tested)
+
+
+def test_a_ticket_is_good_once_and_for_a_time() -> None:
+    now = [0.0]
+    tickets = Tickets(lambda: now[0])
+    first, second, third = (tickets.give() for _ in range(3))
+    assert len({first, second, third}) == 3
+    assert not tickets.take("")
+    assert tickets.take(first)
+    assert not tickets.take(first)
+    now[0] = 11.9 * 3600
+    assert tickets.take(second)
+    now[0] = 12.1 * 3600
+    assert not tickets.take(third)

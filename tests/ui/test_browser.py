@@ -211,6 +211,11 @@ def test_a_token_then_a_dark_page_about_the_run_of_the_link(
         page = visit.open("/?run=second")
         ask_for_the_token(page, token)
         see_the_second_run(page, name)
+        page.reload()
+        see_the_second_run(page, name)  # by the tab's ticket
+        page.reload()
+        see_the_second_run(page, name)  # and by another: each is good once
+        expect(page.get_by_label("Token", exact=True)).to_have_count(0)
         linked = visit.open(f"/timeline?run=second&step=27&token={token}")
         expect(linked.get_by_role("heading", name="Step 27", exact=True)).to_be_visible()
         expect(linked.locator("canvas.marks")).to_have_count(3)

@@ -79,8 +79,10 @@ def test_a_deep_link_to_a_cell_shows_its_ranks(tmp_path: Path, open_page: Open) 
     assert "norm of rank 2, local" in text
     table = app.table[0].value
     assert [str(x) for x in table["rank"]] == ["0", "1", "2", "3"]
-    own = [float(str(x).replace("\\", "")) for x in table["z of norm, own steps"]]
-    over = [float(str(x).replace("\\", "")) for x in table["z of norm, over ranks"]]
+    own = [float(str(x).replace("\\", "").replace("−", "-")) for x in table["z of norm, own steps"]]
+    over = [
+        float(str(x).replace("\\", "").replace("−", "-")) for x in table["z of norm, over ranks"]
+    ]
     assert max(range(4), key=lambda n: own[n]) == max(range(4), key=lambda n: over[n]) == 2
     assert own[2] > 8
     assert over[2] > 8

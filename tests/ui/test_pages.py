@@ -59,9 +59,12 @@ def test_incidents_of_a_corrupt_run(tmp_path: Path, open_page: Open) -> None:
     assert "Alerts of the incident opened at step 27" in text
     (alert,) = app.table[0].value.to_dict("records")
     shown = {key: str(value).replace("\\", "") for key, value in alert.items()}
+    layer, cell = shown.pop("layer").removesuffix(")").split("](locate?")
+    assert layer == f"[{NAMES[1]}"
+    asked = {"run": "run", "incident": "27", "step": "27", "layer": NAMES[1], "rank": "0"}
+    assert parse_qs(cell) == {key: [value] for key, value in asked.items()}
     assert shown == {
         "step": "27",
-        "layer": NAMES[1],
         "detector": "carried_digest",
         "tensor": "param",
         "element": "3",
@@ -145,7 +148,7 @@ def test_statistics_alone_are_a_suspicion(tmp_path: Path, open_page: Open) -> No
 def test_nothing_recorded_yet_is_unknown(tmp_path: Path, open_page: Open) -> None:
     run = make_run(tmp_path / "run")
     assert "? Nothing to judge: no step is recorded yet." in text_of(open_page(run))
-    assert "No step is recorded yet." in text_of(open_page(run, TIMELINE))
+    assert "No step is recorded yet: " in text_of(open_page(run, TIMELINE))
 
 
 def test_a_damaged_file_is_told_and_nothing_is_called_clean(

@@ -1,0 +1,41 @@
+"""The answer that each page begins with: the state by colour, by sign and by word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import streamlit as st
+
+from .verdict import SYMBOLS, State
+from .wording import plain
+
+_BOXES = {"clean": st.success, "suspect": st.warning, "corrupt": st.error, "unknown": st.info}
+
+
+def box(state: State, sentence: str, reasons: Sequence[str] = (), *, signed: bool = True) -> None:
+    """The answer in a sentence, and what it rests on.
+
+    Args:
+        state: its colour and sign.
+        sentence: the answer, as text.
+        reasons: a sentence each, as text.
+        signed: False leaves the sign out, where nothing is judged.
+    """
+    sign = f"{SYMBOLS[state]} " if signed else ""
+    lines = [f"**{sign}{plain(sentence)}**", *(f"- {plain(reason)}" for reason in reasons)]
+    _BOXES[state](lines[0] + ("\n\n" + "\n".join(lines[1:]) if reasons else ""))
+
+
+def figures(shown: Mapping[str, tuple[str, str]]) -> None:
+    """A row of cards: what it is, to its value and a note below it ("" for none)."""
+    with st.container(horizontal=True):
+        for label, (value, note) in shown.items():
+            st.metric(
+                label,
+                value,
+                border=True,
+                width="stretch",
+                delta=note or None,
+                delta_color="off",
+                delta_arrow="off",
+            )
