@@ -27,6 +27,16 @@ class Statistic:
     meaning: str
 
     @property
+    def ordered(self) -> str:
+        """A number that grows with the compared one and costs less, NULL where there is none."""
+        x = self.column
+        return self.compared if self.share else f"CASE WHEN {x} > 0 AND {x} <= {_LARGEST} THEN {x} END"
+
+    def compared_of(self, ordered: str) -> str:
+        """The compared number of this `ordered` one."""
+        return ordered if self.share else f"ln({ordered})"
+
+    @property
     def compared(self) -> str:
         """The number that is compared, NULL where there is none; of a share it needs `numel`."""
         if self.share:

@@ -4,10 +4,12 @@ from dataclasses import astuple
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
-from app import heat_cells, heatmap, locate_state, queries_cell
+from app import heat_cells, heatmap, locate_state, queries_cell, queries_locate
 from app.cell_detail import detail
 from app.comparison import comparison
+from app.follow import follow
 from app.layer_rows import LayerRow, row_of, rows_of
 from app.palette import palette_of
 from app.scans import Scan, Window, heatmap_cells, kept_cells, scans_of, window_in
@@ -133,6 +135,7 @@ def chosen_cell(window: Window, rows: list[LayerRow], layers) -> tuple[int, int]
 
 def select(asked: locate_state.Clicked, names: list[str]) -> None:
     """Put what was clicked into the address and the controls."""
+    st.session_state["clicked"] = True
     st.session_state["step"] = asked.step
     st.session_state["layer"] = names[asked.layer]
     if asked.steps is not None:
@@ -178,40 +181,86 @@ def show() -> None:
     names = [layer.name for layer in layers]
     statistic, rank = controls(reader, names)
     version = st.session_state.get("shown", source.version())
-    whole = scans_of(str(source.run)).of(reader, version, statistic)
-    if whole is None or not names:
+    extent = queries_locate.extent(reader)
+    if extent is None or not names:
         st.info(
             "No statistics of layers are recorded: the guard saw no gradients yet, or the files "
             "with them cannot be read. Incidents says what the guard cannot see."
         )
         return
-    window = window_of(whole, len(names))
-    zoomed(window, whole, len(names))
-    rows = rows_of(names, window.low, window.high)
-    ids = [layer.id for layer in layers]
-    cells = kept_cells(
-        whole.made,
-        statistic.name,
-        astuple(window),
-        rank,
-        lambda: heatmap_cells(reader, statistic, whole, window, rows, ids, rank),
-    )
-    if cells.empty:
-        st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")
-    else:
-        draw(cells, reader, window, whole, rows, rank)
-        st.caption(plain(" ".join(notes(reader, statistic, whole, window, cells))))
-    step, place = (
-        st.session_state.get("step"),
-        locate_state.place_of(names, st.session_state.get("layer")),
-    )
-    if step is not None and place is not None:
-        detail(reader, statistic, whole, (ids[place], names[place]), int(step), rank)
-    else:
-        st.info("Click on a cell to see a layer at a step among its ranks.")
-    known = (whole.extent.first, whole.extent.last)
+    scans = scans_of(str(source.run))
+    found = scans.of(reader, version, statistic, rows=extent.rows)
+    if found is None or found.version != version:
+        follow(lambda: scans.news(reader, statistic, found))
+    whole = None if found is None else found.value
+    above, about = st.container(), st.container()
+    # after a click its detail comes first: the heatmap is there already
+    parts = [lambda: map_of(reader, statistic, whole, extent, rank, above)]
+    parts.append(lambda: chosen_detail(reader, statistic, whole, rank, about))
+    for part in reversed(parts) if st.session_state.pop("clicked", False) else parts:
+        part()
+    step = st.session_state.get("step")
     by_number = {layer.id: layer.name for layer in layers}
+    known = (extent.first, extent.last)
     comparison(reader, by_number, known, None if step is None else int(step))
+
+
+def map_of(
+    reader: TraceReader,
+    statistic: Statistic,
+    whole: Scan | None,
+    extent: queries_locate.Extent,
+    rank: int | None,
+    place: DeltaGenerator,
+) -> None:
+    """The heatmap, or what is being read for it."""
+    with place:
+        if whole is None:
+            st.info(
+                f"Reading the {statistic.name} of {count(extent.rows, 'row')} for the heatmap, "
+                "once; it is shown here when it is there.",
+                icon=":material/hourglass_top:",
+            )
+            return
+        layers = reader.run_file.layers
+        names = [layer.name for layer in layers]
+        window = window_of(whole, len(names))
+        zoomed(window, whole, len(names))
+        rows = rows_of(names, window.low, window.high)
+        ids = [layer.id for layer in layers]
+        cells = kept_cells(
+            whole.made,
+            statistic.name,
+            astuple(window),
+            rank,
+            lambda: heatmap_cells(reader, statistic, whole, window, rows, ids, rank),
+        )
+        if cells.empty:
+            st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")
+            return
+        draw(cells, reader, window, whole, rows, rank)
+        said = notes(reader, statistic, whole, window, cells)
+        if whole.extent.last != extent.last:
+            said.insert(0, f"As of step {whole.extent.last:,}: the run has grown since.")
+        st.caption(plain(" ".join(said)))
+
+
+def chosen_detail(
+    reader: TraceReader,
+    statistic: Statistic,
+    whole: Scan | None,
+    rank: int | None,
+    place: DeltaGenerator,
+) -> None:
+    """The detail of the layer and step that are selected."""
+    layers = reader.run_file.layers
+    step, name = st.session_state.get("step"), st.session_state.get("layer")
+    number = next((layer.id for layer in layers if layer.name == name), None)
+    with place:
+        if step is None or number is None:
+            st.info("Click on a cell to see a layer at a step among its ranks.")
+        else:
+            detail(reader, statistic, whole, (number, str(name)), int(step), rank)
 
 
 show()
