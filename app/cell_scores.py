@@ -15,7 +15,9 @@ from .scans import Scan
 from .statistics_sql import Statistic
 
 
-def own_z(values: pd.DataFrame, whole: Scan | None, statistic: Statistic, step: int) -> list[float | None]:
+def own_z(
+    values: pd.DataFrame, whole: Scan | None, statistic: Statistic, step: int
+) -> list[float | None]:
     """z of each row among its own values in the stretch: the heatmap's. None without a scan."""
     if whole is None:
         return [None] * len(values)

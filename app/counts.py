@@ -33,7 +33,8 @@ def coverage(reader: TraceReader, run: str, version: int) -> Coverage:
     kept = _counts_of(run)
     key = tuple(attempt.started for attempt in reader.run_file.attempts)
     few = queries.rows_to_count(reader) <= _AT_ONCE
-    found = kept.of(key, version, lambda: queries.counted(reader), at_once=few)
+    asked = (key, version, lambda: queries.counted(reader))
+    found = kept.of(*asked, at_once=few)
     if found is None or found.version != version:
-        follow(lambda: kept.news(key, found))
+        follow(lambda: kept.news(*asked, found))
     return queries.covered(reader, None if found is None else found.value)

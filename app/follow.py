@@ -16,6 +16,7 @@ def follow(is_news: Callable[[], bool]) -> None:
     Args:
         is_news: whether it is there.
     """
+
     def look() -> None:
         if is_news():
             st.rerun()

@@ -116,18 +116,19 @@ class Scans:
             statistic: what.
             rows: how many it has to read; for many None is given at first, see `news`.
         """
-        return self._kept.of(
-            _key(reader, statistic),
-            version,
-            lambda: scan(reader, statistic),
-            at_once=rows <= _AT_ONCE,
-        )
+        asked = (_key(reader, statistic), version, lambda: scan(reader, statistic))
+        return self._kept.of(*asked, at_once=rows <= _AT_ONCE)
 
     def news(
-        self, reader: TraceReader, statistic: Statistic, shown: Answer[Scan | None] | None
+        self,
+        reader: TraceReader,
+        version: int,
+        statistic: Statistic,
+        shown: Answer[Scan | None] | None,
     ) -> bool:
         """Whether there is another scan by now than the one that is shown."""
-        return self._kept.news(_key(reader, statistic), shown)
+        asked = (_key(reader, statistic), version, lambda: scan(reader, statistic))
+        return self._kept.news(*asked, shown)
 
 
 def _key(reader: TraceReader, statistic: Statistic) -> tuple[object, ...]:

@@ -76,14 +76,26 @@ class Standing(Generic[_T]):
         quick = known.seconds < _QUICK if known is not None else at_once
         if quick:
             return self._made(key, version, make)
-        if known is None or self.clock() - known.made >= _SHARE * known.seconds:
+        if self._is_due(known):
             self._make_apart(key, version, make)
         return known
 
-    def news(self, key: object, shown: Answer[_T] | None) -> bool:
-        """Whether there is another answer than the one that is shown, or why there is none."""
+    def news(
+        self, key: object, version: int, make: Callable[[], _T], shown: Answer[_T] | None
+    ) -> bool:
+        """Whether there is another answer than the one that is shown, or why there is none.
+
+        Also when nobody runs the page again: what is due by now is begun.
+        """
         with self._lock:
-            return self._kept.get(key) is not shown or key in self._failed
+            if self._kept.get(key) is not shown or key in self._failed:
+                return True
+        if self._is_due(shown):
+            self._make_apart(key, version, make)
+        return False
+
+    def _is_due(self, known: Answer[_T] | None) -> bool:
+        return known is None or self.clock() - known.made >= _SHARE * known.seconds
 
     def _known(self, key: object) -> Answer[_T] | None:
         with self._lock:
@@ -129,7 +141,7 @@ class Standing(Generic[_T]):
         def work() -> None:
             try:
                 self._put(key, version, make)
-            except Exception as error:  # because no one waits here: who asks next is told
+            except Exception as error:  # noqa: BLE001 - because no one waits here: who asks next is told
                 with self._lock:
                     self._failed[key] = (version, error)
             finally:

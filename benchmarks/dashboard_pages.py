@@ -2,14 +2,14 @@
 
     python benchmarks/dashboard_pages.py                    # 5,000 layers, 8,000 steps: 40 M rows
     python benchmarks/dashboard_pages.py --steps 20000      # 100 M rows
-    python benchmarks/dashboard_pages.py --run DIR          # made by an earlier call with --keep
+    python benchmarks/dashboard_pages.py --run DIR          # made there once, and kept
     python benchmarks/dashboard_pages.py --refreshes 200    # and memory over so many refreshes
 
 Needs Chromium and Playwright. `cold` is the first page that a server shows, from the address to its
 main content: each has a server of its own, just started, and an empty app's server beside it.
 `first` is a page's first view by a server that showed another page before, `again` the least of
 the following ones; views of the empty app lie in between. `click` is from a click on a cell of the
-heatmap to the heading of its detail. Four viewers look at once, and no chart may be blank.
+heatmap to the heading of its detail, and the server's CPU until then. Four viewers look at once, and no chart may be blank.
 While the run grows by a step a second, a page refreshes itself; the server's memory is told before
 and after. Times are wall times: on a busy machine compare them with the empty app's of the same
 run; CPU is the server's. Ends with 1 if a chart was blank.
@@ -101,11 +101,13 @@ def warm(chromium: Browser, server: Server, nothing: Server, repeats: int) -> No
         before = server.processor()
         pages, empties = [_shown(chromium, server, path, seen)], [_empty(chromium, nothing)]
         used = server.processor() - before
+        _row(f"first {name}", pages[0], empties[0], used)
+        before = server.processor()
         for _ in range(repeats):
             pages.append(_shown(chromium, server, path, seen))
             empties.append(_empty(chromium, nothing))
-        _row(f"first {name}", pages[0], empties[0], used)
-        _row(f"again {name}", min(pages[1:]), min(empties[1:]))
+        used = (server.processor() - before) / repeats
+        _row(f"again {name}", min(pages[1:]), min(empties[1:]), used)
 
 
 def clicks(chromium: Browser, server: Server, spike: tuple[int, int], repeats: int) -> None:
@@ -118,7 +120,9 @@ def clicks(chromium: Browser, server: Server, spike: tuple[int, int], repeats: i
             page = context.new_page()
             page.goto(f"{server.address}/locate{query}")
             _canvases(page, 1)
-            page.get_by_text("Selected:").or_(page.get_by_text("Selection against")).first.wait_for()
+            page.get_by_text("Selected:").or_(
+                page.get_by_text("Selection against")
+            ).first.wait_for()
             page.wait_for_timeout(1_500)
             canvas = page.locator("canvas.marks").first
             box = canvas.bounding_box()
@@ -127,9 +131,7 @@ def clicks(chromium: Browser, server: Server, spike: tuple[int, int], repeats: i
             before, started = server.processor(), time.perf_counter()
             canvas.click(position=place)
             page.get_by_role("heading", name=" at step ").first.wait_for(timeout=_PATIENCE)
-            seconds = time.perf_counter() - started
-            page.wait_for_timeout(1_500)
-            used = server.processor() - before
+            seconds, used = time.perf_counter() - started, server.processor() - before
             print(f"click {number + 1}, {what:<25}{seconds:9.2f}{'':18}{used:9.2f}", flush=True)
             context.close()
 
@@ -170,16 +172,16 @@ def refreshes(
     context = chromium.new_context()
     page = context.new_page()
     page.goto(server.address + path)
-    told: list[str] = []
+    print(f"refreshes of {path}, and MiB of the server and of the page's objects after them")
     for turn in range(number + 1):
         step = last + turn + 1
         publish_step(run, step, layers)
         page.get_by_text(f"newest step {step:,}").first.wait_for(timeout=_PATIENCE)
         if turn % max(number // 4, 1) == 0:
+            page.request_gc()
             heap = page.evaluate("() => performance.memory.usedJSHeapSize") / 2**20
-            told.append(f"{turn}: {server.memory():.0f}/{heap:.0f}")
+            print(f"{turn:>8}{server.memory():9.0f}{heap:9.0f}", flush=True)
     context.close()
-    print(f"refreshes of {path}, MiB of server/page: {', '.join(told)}", flush=True)
 
 
 def main() -> int:
@@ -191,6 +193,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--refreshes", type=int, default=0)
     parser.add_argument("--no-cold", action="store_true", help="leave out the cold starts")
+    parser.add_argument("--no-warm", action="store_true", help="leave out all that follows them")
     parser.add_argument("--run", type=Path, help="where the run is, or is made and stays")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sdc-guard-pages-") as name:
@@ -205,10 +208,12 @@ def main() -> int:
         with browser() as chromium:
             if not asked.no_cold:
                 cold(chromium, run, folder, asked.repeats)
-            with dashboard(run) as server, empty_app(folder) as nothing:
-                warm(chromium, server, nothing, asked.repeats)
-                clicks(chromium, server, spike, asked.repeats)
-                sound = viewers(chromium, server, 4)
+            sound = True
+            if not asked.no_warm:
+                with dashboard(run) as server, empty_app(folder) as nothing:
+                    warm(chromium, server, nothing, asked.repeats)
+                    clicks(chromium, server, spike, asked.repeats)
+                    sound = viewers(chromium, server, 4)
             if asked.refreshes:
                 with dashboard(run) as server:
                     last = asked.steps - 1

@@ -191,7 +191,7 @@ def show() -> None:
     scans = scans_of(str(source.run))
     found = scans.of(reader, version, statistic, rows=extent.rows)
     if found is None or found.version != version:
-        follow(lambda: scans.news(reader, statistic, found))
+        follow(lambda: scans.news(reader, version, statistic, found))
     whole = None if found is None else found.value
     above, about = st.container(), st.container()
     # after a click its detail comes first: the heatmap is there already

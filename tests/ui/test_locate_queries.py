@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from app import queries_cell, queries_compare, queries_locate, scans
 from app.layer_rows import rows_of
 from app.scans import Window, heatmap_cells, scan
-from app.statistics_sql import STATISTICS, Statistic
+from app.statistics_sql import STATISTICS
 from app.step_bins import Stretches
 from sdc_guard.store.reader import RunReader
 
@@ -321,7 +321,7 @@ def test_a_scan_of_many_rows_is_not_waited_for(known: tuple[RunReader, np.ndarra
     kept = scans.Scans()
     assert kept.of(reader, 1, NORM, rows=40_000_000) is None
     end = time.monotonic() + 60
-    while not kept.news(reader, NORM, None):
+    while not kept.news(reader, 1, NORM, None):
         assert time.monotonic() < end
         time.sleep(0.01)
     found = kept.of(reader, 1, NORM, rows=40_000_000)

@@ -65,13 +65,25 @@ def test_without_waiting_there_is_none_at_first_and_news_later() -> None:
 
     assert standing.of("a", 1, make, at_once=False) is None
     assert standing.of("a", 1, make, at_once=False) is None
-    assert not standing.news("a", None)
+    assert not standing.news("a", 1, make, None)
     go.set()
-    wait_until(lambda: standing.news("a", None))
+    wait_until(lambda: standing.news("a", 1, make, None))
     found = standing.of("a", 1, make, at_once=False)
     assert isinstance(found, Answer)
     assert found.value == "made"
-    assert not standing.news("a", found)
+    assert not standing.news("a", 1, make, found)
+
+
+def test_what_is_due_is_made_also_when_nobody_runs_the_page_again() -> None:
+    asked = Questions(10.0)
+    asked.of(1)
+    shown = asked.standing.of("a", 2, asked._make, at_once=True)
+    assert shown is not None
+    assert not asked.standing.news("a", 2, asked._make, shown)
+    assert asked.made == 1
+    asked.now += 200.0
+    wait_until(lambda: asked.standing.news("a", 2, asked._make, shown))
+    assert asked.made == 2
 
 
 def test_a_failure_is_told_to_who_asks_next_and_tried_again() -> None:
@@ -81,7 +93,7 @@ def test_a_failure_is_told_to_who_asks_next_and_tried_again() -> None:
         raise ValueError("no such file")
 
     assert standing.of("a", 1, fail, at_once=False) is None
-    wait_until(lambda: standing.news("a", None))
+    wait_until(lambda: standing.news("a", 1, fail, None))
     with pytest.raises(ValueError, match="no such file"):
         standing.of("a", 1, fail, at_once=False)
     found = standing.of("a", 1, lambda: "there", at_once=True)
