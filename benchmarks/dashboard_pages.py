@@ -9,10 +9,10 @@ Needs Chromium and Playwright. `cold` is the first page that a server shows, fro
 main content: each has a server of its own, just started, and an empty app's server beside it.
 `first` is a page's first view by a server that showed another page before, `again` the least of
 the following ones; views of the empty app lie in between. `click` is from a click on a cell of the
-heatmap to the heading of its detail, and the server's CPU until then. Four viewers look at once, and no chart may be blank.
-While the run grows by a step a second, a page refreshes itself; the server's memory is told before
-and after. Times are wall times: on a busy machine compare them with the empty app's of the same
-run; CPU is the server's. Ends with 1 if a chart was blank.
+heatmap to the heading of its detail, and the server's CPU until then. Four viewers look at once,
+and no chart may be blank. While the run grows a page refreshes itself, and memory is told. Times
+are wall times: on a busy machine compare them with the empty app's of the same run; CPU is the
+server's. Ends with 1 if a chart was blank.
 """
 
 from __future__ import annotations
