@@ -8,11 +8,11 @@
 Needs Chromium and Playwright. `cold` is the first page that a server shows, from the address to its
 main content: each has a server of its own, just started, and an empty app's server beside it.
 `first` is a page's first view by a server that showed another page before, `again` the least of
-the following ones; views of the empty app lie in between. `click` is from a click on a cell of the
-heatmap to the heading of its detail, and the server's CPU until then. Four viewers look at once,
-and no chart may be blank. While the run grows a page refreshes itself, and memory is told. Times
-are wall times: on a busy machine compare them with the empty app's of the same run; CPU is the
-server's. Ends with 1 if a chart was blank.
+the following ones; views of the empty app lie in between. Locate is shown before its heatmap, which
+is told apart. `click` is from a click on a cell of the heatmap to the heading of its detail, and
+the server's CPU until then. Four viewers look at once, and no chart may be blank. While the run
+grows a page refreshes itself, and memory is told. Times are wall times: on a busy machine compare
+them with the empty app's of the same run; CPU is the server's. Ends with 1 if a chart was blank.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _PATIENCE: Final = 120_000  # ms
 _PAGES: Final[dict[str, tuple[str, Callable[[Page], None]]]] = {
     "incidents": ("/", lambda page: _text(page, "an exact comparison found a change")),
     "timeline": ("/timeline", lambda page: _canvases(page, 3)),
-    "locate": ("/locate", lambda page: _canvases(page, 1)),
+    "locate": ("/locate", lambda page: _text(page, "Selection against baseline")),
+    "heatmap": ("/locate", lambda page: _canvases(page, 1)),
     "bisect": ("/bisect", lambda page: _text(page, "Nobody has searched this run yet")),
     "act": ("/act", lambda page: _text(page, "What to do")),
 }
