@@ -25,7 +25,7 @@ _RANKS_SHOWN = 64
 def detail(
     reader: TraceReader,
     statistic: Statistic,
-    whole: Scan,
+    whole: Scan | None,
     layer: tuple[int, str],
     step: int,
     rank: int | None,
@@ -35,7 +35,7 @@ def detail(
     Args:
         reader: of the run.
         statistic: what is compared.
-        whole: the scan of it.
+        whole: the scan of it, None while it is being made: then no value has a z of its own steps.
         layer: number and name.
         step: which.
         rank: that is looked at; None for the one that is farthest off.

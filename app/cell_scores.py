@@ -15,8 +15,12 @@ from .scans import Scan
 from .statistics_sql import Statistic
 
 
-def own_z(values: pd.DataFrame, whole: Scan, statistic: Statistic, step: int) -> list[float | None]:
-    """z of each row among its own values in the stretch: the heatmap's."""
+def own_z(
+    values: pd.DataFrame, whole: Scan | None, statistic: Statistic, step: int
+) -> list[float | None]:
+    """z of each row among its own values in the stretch: the heatmap's. None without a scan."""
+    if whole is None:
+        return [None] * len(values)
     usual = whole.usual
     places = pc.is_in(usual["place"], value_set=pa.array(values["place"].to_list(), pa.int64()))
     stretch = pc.equal(usual["stretch"], whole.by.of(step))

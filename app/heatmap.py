@@ -17,6 +17,8 @@ SELECTION: Final = "cell"
 _LEFT: Final = 230  # pixels for the labels of the rows
 _AROUND: Final = 165  # pixels of a chart's height that the legend and the axis take
 _CROSS: Final = "✕"
+# columns that the chart uses: tens of thousands of rows go to the browser
+_DRAWN: Final = ["row", "bin", "label", "start", "end", "colour", "z_text", "step", "who", "broken"]
 _ALL_LABELLED: Final = 60  # rows; of more every second has its name beside it
 
 
@@ -29,17 +31,18 @@ def heatmap(shown: Drawn, palette: Palette, chosen: tuple[int, int] | None) -> a
         chosen: row and bin of the selected cell.
     """
     cells = shown.cells
-    judged, unjudged = cells[~cells["unjudged"]], cells[cells["unjudged"]]
+    small = len(cells) <= SMALL
+    drawn = cells[[*_DRAWN, "text"] if small else _DRAWN]
+    judged, unjudged = drawn[~cells["unjudged"]], drawn[cells["unjudged"]]
     layers = [_rects(judged, shown, palette)]
     if not unjudged.empty:
         layers.append(_plain_rects(unjudged, shown, palette))
-    broken = cells[cells["bad"] > 0]
+    broken = drawn[cells["bad"] > 0]
     if not broken.empty:
         layers.append(_crosses(broken, shown, palette))
     layers += _alerts(shown, palette)
     if chosen is not None:
         layers.append(_outline(shown, palette, chosen))
-    small = len(cells) <= SMALL
     renderer = {"embedOptions": {"renderer": "svg" if small else "canvas"}}
     rows = max(len(shown.rows), 1)
     pitch = max(11.0 if rows <= _ALL_LABELLED else 6.5, min(20.0, 560 / rows))
@@ -84,6 +87,11 @@ def _tooltip() -> list[alt.Tooltip]:
     ]
 
 
+def _described(cells: pd.DataFrame) -> dict[str, str]:
+    """The label of each cell, which only a drawing as SVG has a place for."""
+    return {"description": "text:N"} if "text" in cells else {}
+
+
 def _rects(cells: pd.DataFrame, shown: Drawn, palette: Palette) -> alt.Chart:
     stops = np.linspace(-CLAMP, CLAMP, len(palette.diverging)).tolist()
     scale = alt.Scale(domain=stops, range=list(palette.diverging), clamp=True, interpolate="rgb")
@@ -106,7 +114,7 @@ def _rects(cells: pd.DataFrame, shown: Drawn, palette: Palette) -> alt.Chart:
             y=_y(shown),
             color=alt.Color("colour:Q", scale=scale, legend=legend),
             tooltip=_tooltip(),
-            description="text:N",
+            **_described(cells),
         )
         .add_params(click)
     )
@@ -121,7 +129,7 @@ def _plain_rects(cells: pd.DataFrame, shown: Drawn, palette: Palette) -> alt.Cha
             x2="end:Q",
             y=_y(shown),
             tooltip=_tooltip(),
-            description="text:N",
+            **_described(cells),
         )
     )
 

@@ -30,19 +30,31 @@ def numbers(
             "–" if covered.newest is None else f"{covered.newest:,}",
             f"{count(covered.steps, 'step')} recorded",
         ),
-        "State compared": (compared_text(covered), f"{count(covered.digests, 'digest')}, exactly"),
+        "State compared": (compared_text(covered), _counted_text(covered)),
     }
     answer_box.figures(shown)
 
 
+def _counted_text(covered: records.Coverage) -> str:
+    if not covered.is_counted:
+        return "the digests are being read"
+    upto = f", to step {covered.counted_to:,}" if covered.lags else ", exactly"
+    return count(covered.digests, "digest") + upto
+
+
 def compared_text(covered: records.Coverage) -> str:
     """The share of the steps whose state was compared, or of the state under a digest budget."""
+    if not covered.is_counted:
+        return "…"
     if covered.watched is not None:
         return percent(covered.watched)
     if not covered.digest_steps:
         return "none"
     # before the first step there is nothing to compare it with
-    return percent(min(covered.digest_steps / max(covered.steps - 1, 1), 1.0))
+    steps = covered.steps
+    if covered.lags and covered.newest is not None and covered.counted_to is not None:
+        steps -= covered.newest - covered.counted_to  # recorded since
+    return percent(min(covered.digest_steps / max(steps - 1, 1), 1.0))
 
 
 def _whence(bad: int | None, results: Sequence[sessions.SessionResult]) -> str:

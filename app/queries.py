@@ -12,7 +12,7 @@ import pandas as pd
 from forensics.watched import Watch
 from sdc_guard.store.trace_reader import TraceReader
 
-from .records import STATUSES, Alert, Checkpoint, Coverage, Incident, Newest
+from .records import STATUSES, Alert, Checkpoint, Counted, Coverage, Incident, Newest
 
 _COMPARED = """
     WITH counted AS (
@@ -82,6 +82,28 @@ def newest_step(reader: TraceReader) -> Newest | None:
 
 def coverage(reader: TraceReader, *, compared: bool = True) -> Coverage:
     """What was checked; without `compared` the digests, which are many, are not counted."""
+    return covered(reader, counted(reader) if compared else None)
+
+
+def counted(reader: TraceReader) -> Counted:
+    """What takes a pass over all layers and digests."""
+    newest = reader.rows("SELECT max(step) FROM steps")[0][0]
+    return Counted(
+        reader.rows("SELECT count(DISTINCT layer) FROM layers")[0][0],
+        *reader.rows(_COMPARED)[0],
+        watched=_watched(reader, newest),
+        newest=newest,
+    )
+
+
+def rows_to_count(reader: TraceReader) -> int:
+    """How many rows `counted` passes over."""
+    found = reader.rows("SELECT (SELECT count(*) FROM layers) + (SELECT count(*) FROM digests)")
+    return int(found[0][0])
+
+
+def covered(reader: TraceReader, found: Counted | None) -> Coverage:
+    """What was checked, with what was counted; None: nothing was."""
     steps = reader.rows(
         "SELECT count(DISTINCT step), min(step), max(step), arg_max(time, step),"
         " count(DISTINCT rank) FROM steps"
@@ -98,17 +120,21 @@ def coverage(reader: TraceReader, *, compared: bool = True) -> Coverage:
     damaged = sorted(
         (str(path.relative_to(trace)), reason) for path, reason in list(reader.damaged.items())
     )
+    known = found or Counted(0, 0, 0)
     return Coverage(
         *steps,
         reader.run_file.world_size,
         len(reader.run_file.layers),
-        reader.rows("SELECT count(DISTINCT layer) FROM layers")[0][0],
-        *(reader.rows(_COMPARED)[0] if compared else (0, 0)),
+        known.layers_measured,
+        known.digests,
+        known.digest_steps,
         *shadow,
         *alerts,
         tuple(damaged),
-        watched=_watched(reader, steps[2]) if compared else None,
+        watched=known.watched,
         blind=tuple(f"{kind}: {_plain_detail(text)}" for kind, text in reader.rows(_BLIND)),
+        counted_to=known.newest,
+        is_counted=found is not None,
     )
 
 

@@ -31,14 +31,18 @@ _EXTENT = """
     SELECT min(step), max(step), count(*), (SELECT count(DISTINCT step) FROM layers
         WHERE layer = (SELECT min(layer) FROM layers)) FROM layers
 """
+# Within a bin the logarithm is taken of the extremes alone.
 _BINS = """
-    SELECT place, step // $width AS bin,
-        min(x) AS low, arg_min(step, x) AS low_step, max(x) AS high, arg_max(step, x) AS high_step,
-        count(*) FILTER (bad) AS bad, min(step) FILTER (bad) AS bad_step,
-        count(*) FILTER (zero) AS zeros, min(step) FILTER (zero) AS zero_step
-    FROM (SELECT {place} AS place, step, {compared} AS x, {bad} AS bad, {zero} AS zero
-        FROM {source} WHERE step BETWEEN $first AND $last {among})
-    GROUP BY place, bin
+    SELECT place, bin, {low} AS low, low_step, {high} AS high, high_step, bad, bad_step,
+        zeros, zero_step
+    FROM (SELECT place, step // $width AS bin,
+            min(x) AS least, arg_min(step, x) AS low_step,
+            max(x) AS most, arg_max(step, x) AS high_step,
+            count(*) FILTER (bad) AS bad, min(step) FILTER (bad) AS bad_step,
+            count(*) FILTER (zero) AS zeros, min(step) FILTER (zero) AS zero_step
+        FROM (SELECT {place} AS place, step, {ordered} AS x, {bad} AS bad, {zero} AS zero
+            FROM {source} WHERE step BETWEEN $first AND $last {among})
+        GROUP BY place, bin)
 """
 # Multiples of the golden ratio's share of 2³²: spread evenly over any steps, whatever their period.
 _SAMPLED: Final = "(step % 2147483648) * 2654435761 % 4294967296 < 4294967296 // $share"
@@ -119,8 +123,10 @@ def bins(
         steps; bad and zeros, how many values are not finite or zero, and the first step of them.
     """
     query = _BINS.format(
+        low=statistic.compared_of("least"),
+        high=statistic.compared_of("most"),
         place=PLACE,
-        compared=statistic.compared,
+        ordered=statistic.ordered,
         bad=statistic.bad,
         zero=statistic.zero,
         source=statistic.source,

@@ -12,6 +12,21 @@ STATUSES: Final = ("clean", "suspect", "corrupt", "untested")
 
 
 @dataclass(frozen=True)
+class Counted:
+    """What takes a pass over all layers and digests to know; see `Coverage`.
+
+    Attributes:
+        newest: the newest step when it was counted.
+    """
+
+    layers_measured: int
+    digests: int
+    digest_steps: int
+    watched: float | None = None
+    newest: int | None = None
+
+
+@dataclass(frozen=True)
 class Coverage:
     """What was checked, and how much of the run that is.
 
@@ -27,6 +42,9 @@ class Coverage:
         watched: share of the state's transitions from step to step that were compared, for a run
             with a digest budget; None for one that compares them all.
         blind: what the guard told that it cannot see, a line each.
+        is_counted: whether layers_measured, digests, digest_steps and watched are known: a page
+            does not wait for them.
+        counted_to: the newest step when they were counted; of a run that grows it may lag.
     """
 
     steps: int
@@ -47,6 +65,13 @@ class Coverage:
     damaged: tuple[tuple[str, str], ...]
     watched: float | None = None
     blind: tuple[str, ...] = ()
+    is_counted: bool = True
+    counted_to: int | None = None
+
+    @property
+    def lags(self) -> bool:
+        """Whether steps were recorded since it was counted."""
+        return self.is_counted and self.counted_to is not None and self.counted_to != self.newest
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from forensics.reporting.facts import Report
 from sdc_guard.store.opening import open_run
 
 _LEAST: Final = 5.0  # seconds for which a report of a run that is being written is shown
+_SHARE: Final = 20.0  # of the time at most a twentieth goes into reports
 
 # suffix and media type of each form
 FILES: Final = {
@@ -35,6 +36,7 @@ class KeptReport:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _version: int | None = None
     _report: Report | None = None
+    _took: float = 0.0  # seconds
 
     def of(self, version: int) -> Report:
         """The report of the run's files as they are in this version, or a few seconds ago.
@@ -45,11 +47,15 @@ class KeptReport:
         with self._lock:
             now = self.clock()
             known = self._report
-            if known is not None and (version == self._version or now - known.made < _LEAST):
+            if known is not None and (version == self._version or now - known.made < self._stands):
                 return known
             self._report = report_at(self.place, None, now, open_run)
-            self._version = version
+            self._version, self._took = version, self.clock() - now
             return self._report
+
+    @property
+    def _stands(self) -> float:
+        return max(_LEAST, _SHARE * self._took)
 
     def lags(self, version: int) -> bool:
         """Whether what was given last is not of this version."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +16,13 @@ from sdc_guard.store.trace_reader import TraceReader
 
 from . import queries_locate as queries
 from .layer_rows import LayerRow
+from .standing import Answer, Standing
 from .statistics_sql import Statistic
 from .step_bins import Stretches, bin_width, stretches
 
-_SHARE: Final = 20.0  # of the time at most a twentieth goes into passes, while a run grows
+_AT_ONCE: Final = 2_000_000  # rows that a page waits for: some tenths of a second
 _STATISTICS_KEPT: Final = 2  # of 5,000 layers each takes 100 MB
 _MOST_ROWS: Final = 15_000_000  # that a view reads anew: some two seconds of processor time
-_QUICK: Final = 0.5  # seconds; what takes less is done again at once
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ class Scan:
         by: the stretches that values are judged by.
         width: steps of a bin.
         bins, usual: see `queries_locate`.
-        seconds: how long it took.
         made: when, by the monotonic clock; no two scans of a server have the same.
     """
 
@@ -44,7 +42,6 @@ class Scan:
     width: int
     bins: pa.Table
     usual: pa.Table
-    seconds: float
     made: float
 
 
@@ -72,7 +69,6 @@ class Window:
 
 def scan(reader: TraceReader, statistic: Statistic) -> Scan | None:
     """One pass now; None where no layer's statistics are recorded."""
-    started = time.perf_counter()
     extent = queries.extent(reader)
     if extent is None:
         return None
@@ -84,7 +80,6 @@ def scan(reader: TraceReader, statistic: Statistic) -> Scan | None:
         width,
         queries.bins(reader, statistic, extent.first, extent.last, width),
         queries.usual(reader, statistic, by),
-        time.perf_counter() - started,
         time.monotonic(),
     )
 
@@ -108,33 +103,37 @@ class Scans:
     """The newest scan of each statistic of one run, for all browser sessions."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: dict[str, tuple[int, Scan | None]] = {}
+        self._kept: Standing[Scan | None] = Standing(_STATISTICS_KEPT)
 
-    def of(self, reader: TraceReader, version: int, statistic: Statistic) -> Scan | None:
+    def of(
+        self, reader: TraceReader, version: int, statistic: Statistic, *, rows: int
+    ) -> Answer[Scan | None] | None:
         """The scan of a version of the run, or one that is not much older.
 
-        What took long is not done again at once because the run has grown by a step: until twenty
-        times as long has gone by, the older one stands.
+        Args:
+            reader: of the run.
+            version: of the run.
+            statistic: what.
+            rows: how many it has to read; for many None is given at first, see `news`.
         """
-        with self._lock:
-            kept = self._kept.get(statistic.name)
-            if kept is not None:
-                of_version, found = kept
-                if of_version == version or (found is not None and _stands(found)):
-                    return found
-            found = scan(reader, statistic)
-            self._kept.pop(statistic.name, None)
-            self._kept[statistic.name] = (version, found)
-            while len(self._kept) > _STATISTICS_KEPT:
-                del self._kept[next(iter(self._kept))]
-            return found
+        asked = (_key(reader, statistic), version, lambda: scan(reader, statistic))
+        return self._kept.of(*asked, at_once=rows <= _AT_ONCE)
+
+    def news(
+        self,
+        reader: TraceReader,
+        version: int,
+        statistic: Statistic,
+        shown: Answer[Scan | None] | None,
+    ) -> bool:
+        """Whether there is another scan by now than the one that is shown."""
+        asked = (_key(reader, statistic), version, lambda: scan(reader, statistic))
+        return self._kept.news(*asked, shown)
 
 
-def _stands(found: Scan) -> bool:
-    if found.seconds < _QUICK:
-        return False
-    return time.monotonic() - found.made < _SHARE * found.seconds
+def _key(reader: TraceReader, statistic: Statistic) -> tuple[object, ...]:
+    """A resume repeats steps: what was read before it says nothing of the run as it is now."""
+    return statistic.name, *(attempt.started for attempt in reader.run_file.attempts)
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)

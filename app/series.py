@@ -18,8 +18,7 @@ _SOURCES = {
     # of several ranks a step's own row holds what that rank has of the gradient
     "whole_grad_norm": "SELECT step, norm AS value FROM whole_steps",
     "shadow": "SELECT step, loss AS value FROM shadow",
-    "layer": "SELECT step, norm AS value FROM whole_layers JOIN layer_names USING (layer)"
-    " WHERE name = $layer",
+    "layer": "SELECT step, norm AS value FROM whole_layers WHERE layer = $layer",
 }
 
 # A bin keeps its smallest and its largest value at their own steps. What cannot be drawn is set
@@ -120,7 +119,8 @@ def series(
     marked = _MARKED.format(source=_SOURCES[name])
     asked: dict[str, Any] = {"first": first, "last": last, "log": log}
     if name == "layer":
-        asked["layer"] = layer
+        # by its number, which the rows are sorted by: a name would be looked up in all of them
+        asked["layer"] = next((x.id for x in reader.run_file.named if x.name == layer), -1)
     bins = reader.rows(marked + _BINS, asked | {"bins": max_points // 2})
     marks = reader.arrow(marked + _MARKS, asked | {"bins": MAX_MARKS}).to_pandas()
     points = [point for row in bins for point in _points(*row[:5])]

@@ -27,16 +27,28 @@ class Statistic:
     meaning: str
 
     @property
-    def compared(self) -> str:
-        """The number that is compared, NULL where there is none; of a share it needs `numel`."""
+    def ordered(self) -> str:
+        """A number that grows with the compared one and costs less, NULL where there is none.
+
+        Of a share it is the compared one itself, and needs `numel`.
+        """
+        x = self.column
         if self.share:
             # as the sensor counts zeros: a few among many, and a row of a matrix, are little
             return (
-                f"CASE WHEN {self.column} IS NOT NULL THEN ln(({self.column} + 4 + sqrt(numel) / 2)"
-                f" / (greatest(numel - {self.column}, 0) + 0.5)) END"
+                f"CASE WHEN {x} IS NOT NULL THEN ln(({x} + 4 + sqrt(numel) / 2)"
+                f" / (greatest(numel - {x}, 0) + 0.5)) END"
             )
-        x = self.column
-        return f"CASE WHEN {x} > 0 AND {x} <= {_LARGEST} THEN ln({x}) END"
+        return f"CASE WHEN {x} > 0 AND {x} <= {_LARGEST} THEN {x} END"
+
+    def compared_of(self, ordered: str) -> str:
+        """The compared number of this `ordered` one."""
+        return ordered if self.share else f"ln({ordered})"
+
+    @property
+    def compared(self) -> str:
+        """The number that is compared, NULL where there is none; of a share it needs `numel`."""
+        return self.compared_of(self.ordered)
 
     @property
     def bad(self) -> str:

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 import duckdb
 import streamlit as st
 
-from app import address, answer_box, navigation, overview, queries, records, sessions
+from app import address, answer_box, counts, navigation, overview, queries, records, sessions
 from app.answers import rank_of
 from app.fleet_table import fleet_table
 from app.source import current_run, current_source
@@ -17,6 +17,7 @@ from sdc_guard.store.trace_reader import TraceReader
 
 _ALERTS_SHOWN = 50
 _INCIDENTS_SHOWN = 100
+_COUNTING = "being counted: the run is large, and the page shows it when it is there"
 
 
 def incident_table(
@@ -163,15 +164,20 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
     kinds = ", ".join(f"{n} {status}" for status, n in records.status_counts(found).items())
     bracket = records.checkpoint_bracket(found)
     deleted = sum(checkpoint.deleted for checkpoint in found)
+    upto = f" to step {covered.counted_to:,}" if covered.lags else ""
     rows = {
         "Steps recorded": f"{covered.steps:,} ({span_text(covered.first, covered.newest)}), "
         f"by {covered.ranks} of {count(covered.world_size, 'rank')}",
         "Parameters and optimizer state between steps": (
             f"{count(covered.digests, 'digest')} compared exactly, over "
-            f"{count(covered.digest_steps, 'step')}" + share_text(covered)
-        ),
+            f"{count(covered.digest_steps, 'step')}" + upto + share_text(covered)
+        )
+        if covered.is_counted
+        else _COUNTING,
         "Gradients": f"{covered.layers_measured} of {count(covered.layers, 'layer')} measured: "
-        "large changes show, small ones do not",
+        "large changes show, small ones do not"
+        if covered.is_counted
+        else _COUNTING,
         "Shadow loss": "no pass"
         if covered.shadow_newest is None
         else f"{count(covered.shadow_passes, 'pass', 'passes')}, the newest at step "
@@ -216,7 +222,8 @@ def show() -> None:
     try:
         source = current_source()
         reader = source.reader()
-        covered = queries.coverage(reader)
+        version = st.session_state.get("shown", source.version())
+        covered = counts.coverage(reader, str(source.location), version)
         found, kept = queries.incidents(reader), queries.checkpoints(reader)
         results = sessions.session_results(source.run, len(reader.run_file.attempts))
         with top:

@@ -4,6 +4,7 @@ from dataclasses import astuple
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app import (
     address,
@@ -15,9 +16,11 @@ from app import (
     navigation,
     queries,
     queries_cell,
+    queries_locate,
 )
 from app.cell_detail import detail
 from app.comparison import comparison
+from app.follow import follow
 from app.layer_rows import LayerRow, row_of, rows_of
 from app.palette import palette_of
 from app.scans import Scan, Window, heatmap_cells, kept_cells, scans_of, window_in
@@ -141,6 +144,7 @@ def select(asked: locate_state.Clicked, names: list[str]) -> None:
     spans = {"steps": asked.steps, "layers": asked.layers}
     zoomed_in = {key: locate_state.span_text(span) for key, span in spans.items() if span}
     address.put(step=asked.step, layer=names[asked.layer], **zoomed_in)
+    st.session_state["clicked"] = True
 
 
 def notes(reader: TraceReader, window: Window, cells: pd.DataFrame) -> list[str]:
@@ -197,39 +201,89 @@ def show() -> None:
     answer(reader)
     step, layer, rank, statistic = controls(reader, names)
     version = st.session_state.get("shown", source.version())
-    whole = scans_of(str(source.run)).of(reader, version, statistic)
-    if whole is None or not names:
+    extent = queries_locate.extent(reader)
+    if extent is None or not names:
         st.info(
             "No statistics of layers are recorded: the guard saw no gradients yet, or the files "
             "with them cannot be read. Incidents says what the guard cannot see."
         )
         return
-    window = window_of(whole, len(names))
-    zoomed(window, whole, len(names))
-    rows = rows_of(names, window.low, window.high)
-    ids = [layer.id for layer in layers]
-    cells = kept_cells(
-        whole.made,
-        statistic.name,
-        astuple(window),
-        rank,
-        lambda: heatmap_cells(reader, statistic, whole, window, rows, ids, rank),
-    )
-    if cells.empty:
-        st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")
-    else:
-        draw(cells, reader, window, whole, rows, rank, (step, layer))
-        st.caption(
-            plain(" ".join(notes(reader, window, cells))), help=plain(about_z(statistic, whole))
+    scans = scans_of(str(source.run))
+    found = scans.of(reader, version, statistic, rows=extent.rows)
+    if found is None or found.version != version:
+        follow(lambda: scans.news(reader, version, statistic, found))
+    whole = None if found is None else found.value
+    above, about = st.container(), st.container()
+    looked_at = step, layer
+    # after a click its detail comes first: the heatmap is there already
+    parts = [
+        lambda: map_of(reader, statistic, whole, extent, rank, looked_at, above),
+        lambda: chosen_detail(reader, statistic, whole, rank, looked_at, about),
+    ]
+    for part in reversed(parts) if st.session_state.pop("clicked", False) else parts:
+        part()
+    by_number = {one.id: one.name for one in layers}
+    comparison(reader, by_number, (extent.first, extent.last), step)
+
+
+def map_of(
+    reader: TraceReader,
+    statistic: Statistic,
+    whole: Scan | None,
+    extent: queries_locate.Extent,
+    rank: int | None,
+    looked_at: tuple[int | None, str | None],
+    place: DeltaGenerator,
+) -> None:
+    """The heatmap, or what is being read for it."""
+    with place:
+        if whole is None:
+            st.info(
+                f"Reading the {statistic.name} of {count(extent.rows, 'row')} for the heatmap, "
+                "once; it is shown here when it is there.",
+                icon=":material/hourglass_top:",
+            )
+            return
+        layers = reader.run_file.layers
+        names = [layer.name for layer in layers]
+        window = window_of(whole, len(names))
+        zoomed(window, whole, len(names))
+        rows = rows_of(names, window.low, window.high)
+        ids = [layer.id for layer in layers]
+        cells = kept_cells(
+            whole.made,
+            statistic.name,
+            astuple(window),
+            rank,
+            lambda: heatmap_cells(reader, statistic, whole, window, rows, ids, rank),
         )
-    place = locate_state.place_of(names, layer)
-    if step is not None and place is not None:
-        detail(reader, statistic, whole, (ids[place], names[place]), step, rank)
-    else:
-        st.info("Click on a cell, or give step and layer, to see it among its ranks.")
-    known = (whole.extent.first, whole.extent.last)
-    by_number = {layer.id: layer.name for layer in layers}
-    comparison(reader, by_number, known, step)
+        if cells.empty:
+            st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")
+            return
+        draw(cells, reader, window, whole, rows, rank, looked_at)
+        said = notes(reader, window, cells)
+        if whole.extent.last != extent.last:
+            said.insert(0, f"As of step {whole.extent.last:,}: the run has grown since.")
+        st.caption(plain(" ".join(said)), help=plain(about_z(statistic, whole)))
+
+
+def chosen_detail(
+    reader: TraceReader,
+    statistic: Statistic,
+    whole: Scan | None,
+    rank: int | None,
+    looked_at: tuple[int | None, str | None],
+    place: DeltaGenerator,
+) -> None:
+    """The detail of the layer and step that are selected."""
+    layers = reader.run_file.layers
+    step, name = looked_at
+    at = locate_state.place_of([layer.name for layer in layers], name)
+    with place:
+        if step is None or at is None:
+            st.info("Click on a cell, or give step and layer, to see it among its ranks.")
+        else:
+            detail(reader, statistic, whole, (layers[at].id, layers[at].name), step, rank)
 
 
 show()

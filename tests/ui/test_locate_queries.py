@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from app import queries_cell, queries_compare, queries_locate, scans
 from app.layer_rows import rows_of
 from app.scans import Window, heatmap_cells, scan
-from app.statistics_sql import STATISTICS, Statistic
+from app.statistics_sql import STATISTICS
 from app.step_bins import Stretches
 from sdc_guard.store.reader import RunReader
 
@@ -294,31 +295,43 @@ def test_digests_tell_what_changed_and_who_differs(tmp_path: Path) -> None:
         assert queries_cell.carried(reader, 0, 2, 3) == {}
 
 
-def test_a_scan_is_kept_for_its_version_and_one_that_took_long_for_a_while(
-    known: tuple[RunReader, np.ndarray], monkeypatch: pytest.MonkeyPatch
+def test_a_scan_is_kept_for_its_version_and_those_of_two_statistics(
+    known: tuple[RunReader, np.ndarray],
 ) -> None:
     reader, _ = known
-    made: list[float] = []
+    kept = scans.Scans()
 
-    def slow(reader: RunReader, statistic: Statistic) -> Any:
-        made.append(0.0)
-        return replace(scan(reader, statistic), seconds=took)
+    def of(version: int, name: str = "norm") -> Any:
+        answer = kept.of(reader, version, STATISTICS[name], rows=1)
+        assert answer is not None
+        return answer.value
 
-    monkeypatch.setattr(scans, "scan", slow)
-    took, kept = 0.1, scans.Scans()
-    kept.of(reader, 1, NORM)
-    kept.of(reader, 1, NORM)
-    assert len(made) == 1
-    kept.of(reader, 2, NORM)
-    assert len(made) == 2
-    took = 1e6
-    first = kept.of(reader, 3, NORM)
-    assert kept.of(reader, 4, NORM) is first
-    assert len(made) == 3
-    for name in ("max_abs", "mean_abs"):
-        kept.of(reader, 4, STATISTICS[name])
-    kept.of(reader, 4, NORM)  # two are kept, and it was the oldest
-    assert len(made) == 6
+    first = of(1)
+    assert of(1) is first
+    second = of(2)
+    assert second is not first
+    of(2, "max_abs")
+    assert of(2) is second
+    of(2, "mean_abs")  # two are kept, and max_abs was asked for longest ago
+    assert of(2) is second
+
+
+def test_a_scan_of_many_rows_is_not_waited_for(known: tuple[RunReader, np.ndarray]) -> None:
+    reader, _ = known
+    kept = scans.Scans()
+    assert kept.of(reader, 1, NORM, rows=40_000_000) is None
+    end = time.monotonic() + 60
+    while not kept.news(reader, 1, NORM, None):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    found = kept.of(reader, 1, NORM, rows=40_000_000)
+    assert found is not None
+    assert found.value is not None
+    assert found.value.extent.rows == known_rows(reader)
+
+
+def known_rows(reader: RunReader) -> int:
+    return int(reader.rows("SELECT count(*) FROM layers")[0][0])
 
 
 def test_a_large_window_is_made_of_the_scan_that_is_there(
