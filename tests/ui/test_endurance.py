@@ -117,7 +117,7 @@ def test_a_large_run_is_shown_before_its_digests_are_counted(
         app.switch_page("views/locate.py").run()
         assert not app.exception, app.exception
         assert any("Reading the norm of" in info.value for info in app.info)
-        app.session_state["step"], app.session_state["layer"] = 27, NAMES[1]
+        app.query_params["step"], app.query_params["layer"] = "27", NAMES[1]
         app.run()
         assert any(title.value.endswith("at step 27") for title in app.subheader)
     for make in waiting:
