@@ -8,7 +8,6 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,38 +42,32 @@ from .options import (
     check_sensor,
     check_step,
     check_switches,
-    group_sizes,
     listed,
 )
 from .pending import PendingEvidence
 from .recorder import Recorder
 from .safely import Safely
-from .signals.buffers import CarriedBuffers
 from .signals.capture import CaptureRequest
 from .signals.flat_shards import flat_parts
 from .signals.gradient_digests import GradientDigests
-from .signals.gradients import GradientCapture
-from .signals.layers import reducing_groups, trained_by
 from .signals.limits import (
     AT_THE_STEP,
     CAPTURING,
-    NO_FORWARD,
     NOT_BESIDE,
     PIPELINE,
     capturing,
     limits,
 )
-from .signals.optimizer_audit import OptimizerAudit
 from .signals.overlap import Overlap
 from .signals.pipeline import stage_numbers
 from .signals.rotation import Rotation
 from .signals.scaling import LossScale
 from .signals.shadow import LossFunction, ShadowPass, ShadowResult
-from .signals.state import CarriedState
 from .stepping import StepHooks, evaluates_first
 from .store.compactor import Compactor
 from .store.sealing import seal_run
 from .store.writer import Health, Writer
+from .watching import Watching
 
 _log = logging.getLogger("sdc_guard")
 
@@ -240,7 +233,6 @@ class Guard:
         self._model = model
         self._shadow = ShadowPass(*shadow) if shadow else None
         self._shadow_every = shadow_every
-        self._invariants_every = invariants_every
         self._step = first_step
         self._stepped = self._emitted = self._closed = False
         self._told: set[str] = set()
@@ -305,7 +297,18 @@ class Guard:
         self._pending = PendingEvidence(self._recorder, self._collector, self._leave_out)
         self._found: list[Alert] = []  # by checks, before the step that is open is applied
         self._checks = Checks((), self.health)
-        self._watch()
+        self._watching = Watching(
+            model,
+            self._optimizers,
+            self._collector,
+            self._recorder,
+            self.health,
+            self._tell,
+            invariants_every,
+            begins=self._backward_begins,
+            ended=self._backward_ended,
+        )
+        self._watching.attach(self._place)
         for kind, detail in self._place.events:
             self._recorder.event(first_step, kind, detail)
         for line in (*lines, *told):
@@ -492,7 +495,7 @@ class Guard:
         self._hooks.remove()
         if self._injector is not None:
             self._injector.close()
-        self._capture.remove()
+        self._watching.capture.remove()
         self._collector.remove()
         if self._place.owner == os.getpid():
             self._checks.close()
@@ -555,8 +558,10 @@ class Guard:
         if not self._mine():
             return
         with self._safely(_RECORDING):
-            self._capture.wait_for_end()
-            self._capture.measure_now({id(p) for g in optimizer.param_groups for p in g["params"]})
+            self._watching.capture.wait_for_end()
+            self._watching.capture.measure_now(
+                {id(p) for g in optimizer.param_groups for p in g["params"]}
+            )
 
     def closure_returned(self, loss: Any) -> None:
         """An optimizer's closure ran; called by the hooks on the optimizers."""
@@ -588,7 +593,7 @@ class Guard:
         try:
             if not self._emitted:
                 self._emit(stepped=True)
-            self._capture.reset()
+            self._watching.capture.reset()
             self._keep("after")
             self._pending.append(self._collector.after(self._step, shadow))
             for note in self._collector.notes():
@@ -638,7 +643,7 @@ class Guard:
         with self._safely(_RECORDING):
             self._scale.backward_ended()
             if self._look_again_if_changed():
-                self._capture.measure_now()
+                self._watching.capture.measure_now()
             if not self._too_early:
                 self._collector.backward_ended()
             if self._request:
@@ -669,53 +674,15 @@ class Guard:
         """Record the step that a gradient scaler left out: it never called the optimizer."""
         if not self._scale.may_skip or self._hooks.open:
             return
-        if not self._capture.backwards or not self._scale.updated_since():
+        if not self._watching.capture.backwards or not self._scale.updated_since():
             return
         self._pending.append(self._collector.before(self._step, skipped=True, stepped=True))
         self._emitted = True
         self.step_ends()
 
-    def _watch(self) -> None:
-        """Attach to the parameters as they are now."""
-        optimized = trained_by(self._optimizers)
-        owned = [pair for pair in self._place.parameters if id(pair[1]) in optimized]
-        groups = reducing_groups(self._model)
-        flat = flat_parts(self._model)
-        held = self._place.buffers
-        untold = partial(self._tell, NO_FORWARD)
-        buffers = CarriedBuffers(held, self._model, untold, self.health.trouble) if held else None
-        self._reduces = bool(groups)
-        self._watched = group_sizes(self._optimizers)
-        self._capture = GradientCapture(
-            owned,
-            self.health.trouble,
-            begins=self._backward_begins,
-            dropped=self._collector.forget,
-            ended=self._backward_ended,
-            reducing=self._place.world_size > 1,
-            flat=flat,
-            modules=self._model.modules(),
-        )
-        self._recorder.use_layers(
-            [layer for layer, _ in self._place.parameters],
-            [layer for layer, _ in owned],
-            self._capture.placements,
-            groups[0] if groups else self._place.world_size,
-            reduces=self._reduces,
-            trained={layer.id for layer, parameter in owned if parameter.requires_grad},
-            buffers=[buffer.layer for buffer in held],
-        )
-        state = CarriedState(
-            self._place.parameters, self._optimizers, self._place.written_by_forward, flat
-        )
-        every = self._invariants_every
-        watched = [] if every is None else self._optimizers
-        audits = [OptimizerAudit(owned, optimizer, every=every or 1) for optimizer in watched]
-        self._collector.watch(self._capture, state, audits, buffers)
-
     def _look_again_if_changed(self) -> bool:
-        unfrozen = self._capture.hook_new()
-        if group_sizes(self._optimizers) == self._watched:
+        unfrozen = self._watching.capture.hook_new()
+        if not self._watching.changed:
             return unfrozen
         self._look_again()
         return True
@@ -725,10 +692,7 @@ class Guard:
         self._drain(wait=True)  # what waits is in the order of the layers until now
         before = self._place.layer_names
         self._place = with_layers_of(self._place, self._model)
-        old = self._capture
-        old.remove()
-        self._watch()
-        self._capture.go_on_from(old)
+        self._watching.attach_again(self._place)
         now = self._place.layer_names
         if now != before:
             added = [now[number] for number in sorted(now.keys() - before.keys())]
@@ -746,8 +710,12 @@ class Guard:
     def _emit(self, *, stepped: bool = False) -> None:
         """Make evidence of what was measured so far, and judge it as soon as it is there."""
         if self._too_early and not stepped:
-            self._capture.measure_again(reduced=self._reduces)
-        elif not self._capture.backwards and not stepped and self._capture.measure_now():
+            self._watching.capture.measure_again(reduced=self._watching.reduces)
+        elif (
+            not self._watching.capture.backwards
+            and not stepped
+            and self._watching.capture.measure_now()
+        ):
             self._tell(AT_THE_STEP)
         self._emitted = True
         self._pending.append(self._collector.before(self._step, stepped=stepped))
