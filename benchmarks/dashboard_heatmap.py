@@ -29,10 +29,10 @@ from trace_rows import make_run
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from app import queries_cell, queries_compare
-from app.layer_rows import rows_of
-from app.scans import Window, heatmap_cells, scan, window_in
-from app.statistics_sql import STATISTICS
+from app.locating import queries_cell, queries_compare
+from app.locating.layer_rows import rows_of
+from app.locating.scans import Window, heatmap_cells, scan, window_in
+from app.locating.statistics_sql import STATISTICS
 from sdc_guard import RunReader
 from sdc_guard.store.sealing import seal_run
 from sdc_guard.store.segment_file import encode

@@ -4,13 +4,14 @@ from urllib.parse import quote
 
 import streamlit as st
 
-from app import address, answer_box, answers, queries, searches, starting
+from app import address, answer_box, answers, queries
 from app.navigation import onward
 from app.palette import palette_of
-from app.probes import MAX_ROWS, cost_line, probe_table, replay_table, replays
-from app.search_answer import Answer, answer_of, answer_table
-from app.search_tree import MAX_DEPTH, MAX_NODES, chain_dot, depth, tree, tree_dot
-from app.searches import SYMBOLS, Search
+from app.searching import searches, starting
+from app.searching.probes import MAX_ROWS, cost_line, probe_table, replay_table, replays
+from app.searching.search_answer import Answer, answer_of, answer_table
+from app.searching.search_tree import MAX_DEPTH, MAX_NODES, chain_dot, depth, tree, tree_dot
+from app.searching.searches import SYMBOLS, Search
 from app.source import current_source
 from app.wording import count, plain, status_text, utc_text
 from sdc_guard.lake.location import is_lake

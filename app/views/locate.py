@@ -6,26 +6,16 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import (
-    address,
-    answer_box,
-    answers,
-    heat_cells,
-    heatmap,
-    locate_state,
-    navigation,
-    queries,
-    queries_cell,
-    queries_locate,
-)
-from app.cell_detail import detail
-from app.comparison import comparison
+from app import address, answer_box, answers, navigation, queries
 from app.follow import follow
-from app.layer_rows import LayerRow, row_of, rows_of
+from app.locating import heat_cells, heatmap, locate_state, queries_cell, queries_locate
+from app.locating.cell_detail import detail
+from app.locating.comparison import comparison
+from app.locating.layer_rows import LayerRow, row_of, rows_of
+from app.locating.scans import Scan, Window, heatmap_cells, kept_cells, scans_of, window_in
+from app.locating.statistics_sql import STATISTICS, Statistic
 from app.palette import palette_of
-from app.scans import Scan, Window, heatmap_cells, kept_cells, scans_of, window_in
 from app.source import current_source
-from app.statistics_sql import STATISTICS, Statistic
 from app.wording import count, plain, span_text
 from sdc_guard.store.trace_reader import TraceReader
 

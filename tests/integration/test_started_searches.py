@@ -17,7 +17,7 @@ import pytest
 from small_training import Fault, train
 from streamlit.testing.v1 import AppTest
 
-from app.launch import Launcher, Started, may_stop
+from app.searching.launch import Launcher, Started, may_stop
 from forensics.journal import Session
 from forensics.sessions.lock import Owner
 from forensics.sessions.process import Worker, worker_of
@@ -173,7 +173,7 @@ def test_stopped_as_by_ctrl_c_and_gone_on_with(
     # the same search goes on in the same session, and beyond the end of the server that started
     # it, which as one in a shell's background ignores SIGINT
     code = (
-        "import os, signal; from pathlib import Path; from app.launch import Launcher\n"
+        "import os, signal; from pathlib import Path; from app.searching.launch import Launcher\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         f"started = Launcher().start(Path({str(run)!r}), {started.arguments!r})\n"
         "print(started.owner.pid, flush=True)\n"

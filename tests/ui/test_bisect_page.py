@@ -14,8 +14,8 @@ from made_sessions import BRACKET, LOCATED, answered, search, verification
 from paged import page_of, said
 from streamlit.testing.v1 import AppTest
 
-from app import launch, starting
-from app.starting import choices
+from app.searching import launch, starting
+from app.searching.starting import choices
 from forensics.sessions.process import working_on
 from sdc_guard.store.run_file import RunFile
 

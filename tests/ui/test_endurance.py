@@ -16,10 +16,11 @@ from hand_made import NAMES, Trace, corrupt_run, make_run
 from streamlit.runtime.caching import get_data_cache_stats_provider
 from streamlit.testing.v1 import AppTest
 
-from app import counts, queries, queries_cell, scans, series, standing
+from app import counts, queries, series, standing
+from app.locating import queries_cell, scans
+from app.locating.statistics_sql import STATISTICS
 from app.source import Source, source_of
 from app.standing import Standing
-from app.statistics_sql import STATISTICS
 from sdc_guard.store.reader import RunReader
 
 MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"

@@ -16,11 +16,11 @@ from hand_made import Trace, make_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app import queries_cell, queries_compare, queries_locate, scans
-from app.layer_rows import rows_of
-from app.scans import Window, heatmap_cells, scan
-from app.statistics_sql import STATISTICS
-from app.step_bins import Stretches
+from app.locating import queries_cell, queries_compare, queries_locate, scans
+from app.locating.layer_rows import rows_of
+from app.locating.scans import Window, heatmap_cells, scan
+from app.locating.statistics_sql import STATISTICS
+from app.locating.step_bins import Stretches
 from sdc_guard.store.reader import RunReader
 
 NORM = STATISTICS["norm"]

@@ -12,10 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app import heat_cells, heatmap, layer_rows, locate_state, peers_chart, robust, step_bins
-from app.cell_digests import vote_text
+from app.locating import (
+    heat_cells,
+    heatmap,
+    layer_rows,
+    locate_state,
+    peers_chart,
+    robust,
+    step_bins,
+)
+from app.locating.cell_digests import vote_text
+from app.locating.scans import Window
 from app.palette import DARK, LIGHT
-from app.scans import Window
 
 STEPS = st.integers(0, 2**62)
 NAME = st.text(max_size=12) | st.from_regex(r"[a-c]{1,2}(\.[a-d0-9]{1,2}){0,4}", fullmatch=True)

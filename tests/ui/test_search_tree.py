@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from made_sessions import judged
 
 from app.palette import DARK, LIGHT
-from app.probes import cost_line, counted, probe_table, replay_table, replays
-from app.search_tree import chain_dot, depth, tree, tree_dot
+from app.searching.probes import cost_line, counted, probe_table, replay_table, replays
+from app.searching.search_tree import chain_dot, depth, tree, tree_dot
 from forensics.reporting.facts import Judged, Told
 
 COURSE = judged((120, "corrupt"), (20, "clean"), (60, "corrupt"), (40, "corrupt"))

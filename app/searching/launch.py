@@ -31,7 +31,7 @@ from sdc_guard.hosts import TOKEN_VARIABLE
 BY: Final = "dashboard"
 _TAIL: Final = 4_000  # bytes of what a search printed last
 _HIDDEN: Final = (TOKEN_VARIABLE, VARIABLE)  # no training script's business; another folder
-_ROOT: Final = str(Path(__file__).resolve().parents[1])
+_ROOT: Final = str(Path(__file__).resolve().parents[2])
 # A server in a shell's background ignores SIGINT, and so would whatever it starts.
 _LAUNCH: Final = (
     "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "

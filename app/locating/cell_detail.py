@@ -10,13 +10,14 @@ import streamlit as st
 
 from sdc_guard.store.trace_reader import TraceReader
 
-from . import navigation, peers_chart, queries_cell
+from .. import navigation
+from ..palette import palette_of
+from ..wording import bits_text, count, number_text, plain
+from . import peers_chart, queries_cell
 from .cell_digests import digests
 from .cell_scores import across_ranks, looked_at, own_z
-from .palette import palette_of
 from .scans import Scan
 from .statistics_sql import Statistic
-from .wording import bits_text, count, number_text, plain
 
 _AROUND = 48  # steps on either side of the chosen one
 _RANKS_SHOWN = 64

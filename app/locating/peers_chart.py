@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from .palette import Palette
+from ..palette import Palette
 
 _CANVAS: Final = {"embedOptions": {"renderer": "canvas"}}
 _LEFT: Final = 80

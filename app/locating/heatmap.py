@@ -8,8 +8,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from ..palette import Palette
 from .heat_cells import CLAMP, Drawn
-from .palette import Palette
 
 MAX_CELLS: Final = 25_000
 SMALL: Final = 400  # cells: few enough for SVG, whose cells have labels that a screen reader reads

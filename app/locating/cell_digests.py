@@ -6,8 +6,8 @@ import streamlit as st
 
 from sdc_guard.store.trace_reader import TraceReader
 
+from ..wording import count, plain
 from . import queries_cell
-from .wording import count, plain
 
 
 def digests(reader: TraceReader, layer: int, rank: int, step: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from forensics.reporting.facts import Judged, Told
 
-from .wording import number_text, plain, size_text
+from ..wording import number_text, plain, size_text
 
 ANSWERS: Final = {"clean": "●", "corrupt": "✖", "untestable": "?", "skipped": "–"}
 MAX_ROWS: Final = 300

@@ -14,9 +14,9 @@ import streamlit as st
 
 from sdc_guard.store.trace_reader import TraceReader
 
+from ..standing import Answer, Standing
 from . import queries_locate as queries
 from .layer_rows import LayerRow
-from .standing import Answer, Standing
 from .statistics_sql import Statistic
 from .step_bins import Stretches, bin_width, stretches
 

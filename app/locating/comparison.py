@@ -10,10 +10,11 @@ import streamlit as st
 
 from sdc_guard.store.trace_reader import TraceReader
 
-from . import address, peers_chart, queries, queries_compare
+from .. import address, queries
+from ..palette import palette_of
+from ..wording import count, plain, span_text
+from . import peers_chart, queries_compare
 from .heat_cells import rank_text
-from .palette import palette_of
-from .wording import count, plain, span_text
 
 _STEPS = 10  # of an incident that are selected at first
 _MOST = 500  # steps of a selection

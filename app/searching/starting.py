@@ -20,8 +20,8 @@ from forensics.sessions.process import worker_of
 from sdc_guard.errors import UsageError
 from sdc_guard.hosts import JUDGE_VARIABLE
 
+from ..wording import plain
 from .launch import Launcher, Started, may_stop, not_writable
-from .wording import plain
 
 
 @dataclass(frozen=True)

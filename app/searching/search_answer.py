@@ -10,8 +10,8 @@ from forensics.reporting.facts import State, Told
 from forensics.reporting.headline import of_session
 from forensics.reporting.result_lines import TENSOR_HEADS, tensor_cells
 
-from .disproof import disproof
-from .wording import bits_text, plain
+from ..disproof import disproof
+from ..wording import bits_text, plain
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from ..wording import count, number_text
 from .layer_rows import LayerRow
-from .wording import count, number_text
 
 CLAMP: Final = 8.0  # |z| from which a colour says no more
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from forensics.reporting.facts import Judged
 
-from .palette import Palette
+from ..palette import Palette
 from .probes import ANSWERS, counted
 
 MAX_NODES: Final = 40

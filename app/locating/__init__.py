@@ -1,0 +1,1 @@
+"""What the page Locate is made of: its SQL, scores, charts and parts."""
