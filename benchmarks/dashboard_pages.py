@@ -37,7 +37,7 @@ _PAGES: Final[dict[str, tuple[str, Callable[[Page], None]]]] = {
     "locate": ("/locate", lambda page: _text(page, "Selection against baseline")),
     "heatmap": ("/locate", lambda page: _canvases(page, 1)),
     "bisect": ("/bisect", lambda page: _text(page, "Nobody has searched this run yet")),
-    "act": ("/act", lambda page: _text(page, "What to do")),
+    "act": ("/act", lambda page: _text(page, "Quarantine:")),
 }
 _INKED: Final = """() => [...document.querySelectorAll('canvas.marks')].map(canvas => {
     const {width, height} = canvas;
