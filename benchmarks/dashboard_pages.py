@@ -124,7 +124,7 @@ def clicks(chromium: Browser, server: Server, spike: tuple[int, int], repeats: i
             page.get_by_text("Selected:").or_(
                 page.get_by_text("Selection against")
             ).first.wait_for()
-            page.wait_for_timeout(1_500)
+            page.wait_for_timeout(4_000)  # until the page has come to rest: a person looks first
             canvas = page.locator("canvas.marks").first
             box = canvas.bounding_box()
             assert box is not None
@@ -142,7 +142,7 @@ def viewers(chromium: Browser, server: Server, number: int) -> bool:
     contexts = [chromium.new_context() for _ in range(number)]
     pages = [context.new_page() for context in contexts]
     started = time.perf_counter()
-    wanted = {"timeline": 4, "locate": 1}
+    wanted = {"timeline": 3, "locate": 1}
     for path, canvases in wanted.items():
         for page in pages:
             page.goto(f"{server.address}/{path}", wait_until="commit")
