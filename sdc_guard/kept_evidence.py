@@ -26,6 +26,8 @@ _STEPS: Final = 52  # of which evidence waits to be judged, and rows to be publi
 _PER_LAYER, _PER_STEP = 48, 1024  # bytes of a frame
 _PER_DIGEST: Final = 64
 _SMALL_BUDGET: Final = 1.0  # percent
+# some 6,000 steps of a few layers: seconds of a fast loop, where the disk or the core is busy
+_LEAST: Final = 2 << 20
 _NO_DIGESTS: Final[tuple[list[str], list[int], bytes]] = [], [], b""
 
 
@@ -50,7 +52,8 @@ def room(
     """
     many = budget is None or budget > _SMALL_BUDGET
     per_layer = _PER_LAYER + _PER_DIGEST * ((6 if many else 0) + gradients)
-    return 2 * _STEPS * (per_layer * layers + 2 * _PER_DIGEST * buffers + _PER_STEP)
+    needed = 2 * _STEPS * (per_layer * layers + 2 * _PER_DIGEST * buffers + _PER_STEP)
+    return max(needed, _LEAST)
 
 
 def before_frame(

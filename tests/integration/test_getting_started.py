@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 from docs_examples import Shell, console_examples, run_examples
 
@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "getting-started.md"
 def process(*words: str) -> tuple[int, str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, env=environment, timeout=240
+        [preloaded.python(), *words], capture_output=True, text=True, env=environment, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return done.returncode, done.stdout
@@ -34,6 +34,6 @@ def test_the_page_is_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (plan,) = re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     for name, content in (("train.py", train), ("train_ddp.py", train_ddp), ("plan.toml", plan)):
         (tmp_path / name).write_text(content, encoding="utf-8")
-    shell = Shell({"python": process, "torchrun": torchrun})
+    shell = Shell({"python": process, "torchrun": torchrun}, python=preloaded.python())
     wrong = run_examples(console_examples(text), tmp_path, shell)
     assert not wrong, "\n\n".join(wrong)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 import torch
 from torch import nn
@@ -67,8 +68,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_script_is_hit_and_what_fired_is_told(here: Path) -> None:
-    command = [sys.executable, "-m", "sdc_guard.cli", "inject", "plan.toml", "--"]
-    command += [sys.executable, "train.py", "3"]
+    command = [preloaded.python(), "-m", "sdc_guard.cli", "inject", "plan.toml", "--"]
+    command += [preloaded.python(), "train.py", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr  # the script's own
     lines = [line for line in done.stderr.splitlines() if line.startswith("sdc-guard:")]

@@ -107,7 +107,8 @@ def test_nothing_that_was_done_is_lost_and_nothing_is_there_twice(
         with RunReader(run) as reader:
             assert not reader.damaged
             found = reader.rows("SELECT step FROM every.steps WHERE attempt = $a", {"a": attempt})
-            assert not set(done) - {step for (step,) in found}, f"lost by kill {attempt}"
+            lost = sorted(set(done) - {step for (step,) in found})
+            assert not lost, f"kill {attempt} after step {done[-1]}: {len(lost)} from {lost[0]} on"
         first = done[-1] + 1
     if sealing is not None:
         kill(sealing)

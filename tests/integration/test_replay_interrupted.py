@@ -53,6 +53,7 @@ def test_it_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
 
+    command[0] = preloaded.python()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "going on with session 0001" in done.stderr

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import preloaded
 import torch
 
 STEPS = range(100, 6500, 100)  # 64: at most 8 judgings
@@ -82,7 +83,8 @@ def test_killed_stopped_and_run_again(tmp_path: Path) -> None:
     assert "Traceback" not in err
     assert judged(notes)[3] == judged(notes)[2]  # the one that was lost in the middle, again
 
-    last = subprocess.run(search(archive, notes, 0.3), capture_output=True, text=True, check=False)
+    command[0] = preloaded.python()
+    last = subprocess.run(command, capture_output=True, text=True, check=False)
     assert last.returncode == 1, last.stderr
     assert "3 judged by command" in last.stderr
     result = json.loads(last.stdout)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +59,18 @@ def wait_for(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come so far in time"
         time.sleep(0.02)
+
+
+def started_ones(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
+    """What pages start from now on."""
+    found, start = list[Started](), Launcher.start
+
+    def noting(launcher: Launcher, run: Path, arguments: Sequence[str]) -> Started:
+        found.append(start(launcher, run, arguments))
+        return found[-1]
+
+    monkeypatch.setattr(Launcher, "start", noting)
+    return found
 
 
 def sessions(run: Path) -> list[Session]:
@@ -112,11 +124,14 @@ def test_started_followed_and_answered_on_the_page(
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
     app, other = opened(run, monkeypatch), opened(run, monkeypatch)
+    started = started_ones(monkeypatch)
     press(app, "Compares checkpoints")
     assert "▶" in text_of(app)
     other.run()
     assert "▶" in text_of(other)  # two viewers see the same
     assert not can_start(other)
+    # a page is asked again when there is something new: to draw it takes longer than the search
+    wait_for(lambda: started[-1].code is not None)
     for page in (app, other):
         wait_for(lambda page=page: can_start(page.run()))  # type: ignore[misc]
     for page in (app, other):
@@ -134,6 +149,7 @@ def test_started_followed_and_answered_on_the_page(
 
     # a replay that no guard records is no answer, and its reason is told
     press(app, "Runs the training again")
+    wait_for(lambda: len(started) == 2 and started[-1].code is not None)
     wait_for(lambda: can_start(app.run()))
     assert "stopped: the resume command ran, but no guard recorded it" in text_of(app)
     assert "ended without an answer" in text_of(app)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 import torch
 from click.testing import CliRunner
@@ -169,7 +170,7 @@ def test_a_loss_is_compared_with_that_of_the_training(run: Path, tmp_path: Path)
         "loss = model(torch.ones(3, 4)).square().mean().double().item()\n"
         "print(json.dumps({'loss': loss}))\n"
     )
-    words = ("--last", 2, "--", sys.executable, script, "{ckpt}")
+    words = ("--last", 2, "--", preloaded.python(), script, "{ckpt}")
     (run.parent / "step-4.pt").unlink()
     answer = guard_says("verify-archive", run, *words)
     assert answer.code == 0, answer.out + answer.err

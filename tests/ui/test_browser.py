@@ -124,9 +124,16 @@ def wait_for_line(process: subprocess.Popen[str], start: str) -> None:
         watchdog.cancel()
 
 
+SIZES = "CONTEXT, WIDTH, HEADS, BLOCKS, BATCH, VOCABULARY = 64, 128, 4, 4, 16, 256\n"
+
+
 def training(run: Path, log: Path) -> subprocess.Popen[str]:
-    """tiny_gpt with one flipped bit in a weight at step 27."""
-    script = ROOT / "sample_runs" / "tiny_gpt.py"
+    """tiny_gpt, with fewer tokens a step, and one flipped bit in a weight at step 27."""
+    source = (ROOT / "sample_runs" / "tiny_gpt.py").read_text(encoding="utf-8")
+    assert SIZES in source
+    few = SIZES.replace("64", "16", 1).replace("4, 16,", "4, 4,")
+    script = log.with_name("small_gpt.py")
+    script.write_text(source.replace(SIZES, few), encoding="utf-8")
     options = ["--steps", "60", "--threads", "1", "--fault", "weight@27", "--fault-seed", "3"]
     with log.open("w") as errors:
         return subprocess.Popen(

@@ -7,14 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sdc_guard import Guard
+from sdc_guard.store import writer
 from sdc_guard.store.left_rows import left_tables
 from sdc_guard.store.ring import SMALLEST, Ring, framed, frames, left_content, ring_folder, rings
 from sdc_guard.store.row_frames import row_frame
@@ -159,6 +164,34 @@ def test_a_run_without_room_for_a_ring_is_recorded(empty_run: Path) -> None:
     writer.close()
     assert (health.written, health.errors) == (1, 1)
     assert "last second" in health.last_error
+
+
+def test_of_a_small_model_seconds_of_a_fast_loop_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than a thousand steps while the disk takes nothing."""
+    goes_on, publish = threading.Event(), writer.publish_rows
+
+    def late(*arguments: Any, **options: Any) -> int:
+        goes_on.wait()
+        return publish(*arguments, **options)
+
+    monkeypatch.setattr(writer, "publish_rows", late)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Guard(model, optimizer, run=tmp_path, policy="record") as guard:
+        try:
+            for _ in range(1200):
+                loss = model(torch.ones(1, 4)).square().mean()
+                loss.backward()
+                guard.observe(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            ((_, path),) = rings(tmp_path)
+            left = left_tables(path.read_bytes(), dict.fromkeys(range(4), 4))
+        finally:
+            goes_on.set()
+    assert set(left["steps"].column("step").to_pylist()) == set(range(1200))
 
 
 KILLED = """

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 import pyarrow as pa
 import pytest
 
@@ -31,7 +32,7 @@ def run_benchmark(script: str, *options: object) -> tuple[str, dict[str, Any]]:
     """What it printed, and its results."""
     file = Path(str(options[options.index("--json") + 1]))
     done = subprocess.run(
-        [sys.executable, BENCHMARKS / script, *map(str, options)],
+        [preloaded.python(), BENCHMARKS / script, *map(str, options)],
         capture_output=True,
         text=True,
         timeout=300,
