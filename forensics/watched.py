@@ -81,7 +81,7 @@ class Watch:
         self._steps = _steps(reader)
         self._seen = [row[0] for row in reader.rows(_FIRST_SEEN)]
         self._saved = [row[0] for row in reader.rows(_SAVED)]
-        # two columns, and no struct of them, which takes several times as long to tell apart
+        # two columns, and no struct of them, which takes longer to tell apart
         kinds = len(reader.rows(f"SELECT DISTINCT rank, kind FROM digests WHERE {STATE_ONLY}"))
         self._most = kinds * len(reader.run_file.layers)
 
