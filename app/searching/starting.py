@@ -12,6 +12,7 @@ import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import streamlit as st
 
@@ -21,7 +22,10 @@ from sdc_guard.errors import UsageError
 from sdc_guard.hosts import JUDGE_VARIABLE
 
 from ..wording import plain
+from . import searches
 from .launch import Launcher, Started, may_stop, not_writable
+
+_FOLLOW: Final = "sessions before the search that this viewer started"
 
 
 @dataclass(frozen=True)
@@ -145,12 +149,30 @@ def _offer(run: Path, choice: Choice) -> None:
 
 def _start(run: Path, choice: Choice) -> None:
     st.session_state.pop("not started", None)
+    before = frozenset(searches.names(run))
     try:
         launcher().start(run, choice.arguments)
     except UsageError as error:
         st.session_state["not started"] = str(error)
         return
-    st.session_state["follow"] = True
+    st.session_state[_FOLLOW] = before
+
+
+def followed(run: Path, running: str | None) -> str | None:
+    """The session of the search that this viewer has just started, once; None if there is none yet.
+
+    Args:
+        run: the run's folder.
+        running: its session that is worked on.
+    """
+    before = st.session_state.get(_FOLLOW)
+    if before is None:
+        return None
+    # it may be over before the page is drawn again
+    found = running or next((name for name in searches.names(run) if name not in before), None)
+    if found is not None or not is_starting(run):
+        del st.session_state[_FOLLOW]
+    return found
 
 
 def _running(run: Path, name: str | None) -> None:

@@ -219,8 +219,8 @@ def body() -> None:
     buttons, choice, one, all_of_them = (st.container() for _ in range(4))
     with buttons:
         starting.panel(source.run, reader.run_file.resume, running)
-    if running is not None and st.session_state.pop("follow", False):
-        st.query_params["session"] = running
+    if (mine := starting.followed(source.run, running)) is not None:
+        st.query_params["session"] = mine
     with choice:
         name = chosen(names, running or searches.newest_answered(source.run))
     with one:
