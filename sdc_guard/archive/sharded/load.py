@@ -22,9 +22,9 @@ from .place import Place
 def _threads() -> int:
     """That read, prove and copy pieces: as many as cores may be used, 8 at most.
 
-    Hashing and copying let others run, and threads wait together for an archive that is far. On two
-    cores that nobody else wanted two loaded in 0.65 of the time of dcp.load, one in 0.95 to 1.18; on
-    cores that many others wanted, one was the fastest.
+    Hashing and copying let others run, and threads wait together for an archive that is far. On
+    two cores that nobody else wanted two loaded in 0.65 of the time of dcp.load, one in 0.95 to
+    1.18; on cores that many others wanted, one was the fastest.
     """
     all_cores = os.cpu_count() or 1
     may_use = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else all_cores
