@@ -9,6 +9,7 @@ from pathlib import Path
 from sdc_guard.archive.foreign_file import ENOUGH, lfs_pointer, other_kind
 from sdc_guard.archive.regular_file import open_regular
 from sdc_guard.errors import ArchiveIncomplete, RunNotFound, no_permission
+from sdc_guard.store.lineage import Span, counts
 
 from .checkpoint import UNKNOWN_ATTEMPT, Checkpoint
 from .gathered import gathered
@@ -94,16 +95,11 @@ def _where_else(path: Path) -> str:
     return f"a guard's checkpoints lie deeper: give {deeper[0]}{more}"
 
 
-def in_lineage(
-    found: Sequence[Checkpoint], spans: Sequence[tuple[int, int, int]]
-) -> list[Checkpoint]:
-    """The checkpoints of the attempts that count, by `sdc_guard.store.reader.lineage`."""
+def in_lineage(found: Sequence[Checkpoint], spans: Sequence[Span]) -> list[Checkpoint]:
+    """The checkpoints of the attempts that count, by `sdc_guard.store.lineage`."""
     return [
         checkpoint
         for checkpoint in found
         if checkpoint.attempt == UNKNOWN_ATTEMPT
-        or any(
-            checkpoint.attempt == attempt and first <= checkpoint.step < end
-            for attempt, first, end in spans
-        )
+        or counts(spans, checkpoint.attempt, checkpoint.step)
     ]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import SdcGuardError
-from ..store.lineage import lineage
+from ..store.lineage import counts, lineage
 from ..store.run_file import Attempt, RunFile
 from .line_file import read_lines
 from .manifest import Manifest
@@ -59,9 +59,7 @@ class Conviction:
         spans = lineage(attempts, manifest.attempt)
         if not any(number == manifest.attempt for number, _, _ in spans):
             return manifest.attempt == self.attempt
-        return any(
-            number == self.attempt and first <= first_doubted < end for number, first, end in spans
-        )
+        return counts(spans, self.attempt, first_doubted)
 
     def text(self) -> str:
         """Why a checkpoint that it covers is doubted."""

@@ -12,6 +12,12 @@ WEIGHTS_FILE: Final = "weights.pt"
 NAME: Final = re.compile(r"(?:step|weights)=(\d+)(-a\d+(\.\d+)?)?")
 
 
+def step_named(name: str) -> int:
+    """The step in the name of a checkpoint's folder; -1 where there is none."""
+    digits = name.partition("=")[2].partition("-")[0]
+    return int(digits) if digits.isdecimal() and len(digits) < 19 else -1
+
+
 def is_copy(folder: Path) -> bool:
     """Whether a folder has the name of a copy of weights."""
     return folder.name.startswith(WEIGHTS)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ..errors import CheckpointUnreadable
-from ..store.lineage import lineage
+from ..store.lineage import counts, lineage
 from ..store.run_file import Attempt
 from .compare import check_bytes
 from .confirmations import read_confirmations, settled
 from .convictions import Conviction, attempts_of, read_convictions
-from .folders import all_folders
+from .folders import all_folders, step_named
 from .manifest import Manifest
 from .sealing.as_manifest import as_manifest
 from .sealing.doubts import doubts_by_name, name_in
@@ -95,7 +95,7 @@ class Known:
             for opened, closed, attempt, first in self.incidents
             if opened <= step
             and (closed is None or closed > step)
-            and any(number == attempt and a <= opened < end for number, a, end in spans)
+            and counts(spans, attempt, opened)
         ]
 
 
@@ -126,7 +126,7 @@ def examine(
     ]
     calls: list[tuple[int, Callable[[], Examined]]] = []
     for folder, manifest in own:
-        step = manifest.step if isinstance(manifest, Manifest) else _named_step(folder)
+        step = manifest.step if isinstance(manifest, Manifest) else step_named(folder.name)
         calls.append((step, lambda f=folder, m=manifest: _own(f, m, known)))  # type: ignore[misc] # because mypy knows no types of defaults
     for one in listed_in(run):
         calls.append((one.step, lambda one=one: _sealed(one, known)))  # type: ignore[misc] # likewise
@@ -157,15 +157,10 @@ def _manifest(folder: Path, confirmations: list[Any]) -> Manifest | str:
         return error.what
 
 
-def _named_step(folder: Path) -> int:
-    digits = folder.name.partition("=")[2].partition("-")[0]
-    return int(digits) if digits.isdecimal() and len(digits) < 19 else -1
-
-
 def _own(folder: Path, manifest: Manifest | str, known: Known) -> Examined:
     """One that `Guard.checkpoint` wrote."""
     if isinstance(manifest, str):
-        return Examined(folder, _named_step(folder), -1, "incomplete", (manifest,), folder.name)
+        return Examined(folder, step_named(folder.name), -1, "incomplete", (manifest,), folder.name)
     one = Examined(folder, manifest.step, manifest.attempt, "clean", (), folder.name)
     try:
         sound = check_bytes(folder, manifest)

@@ -17,12 +17,12 @@ from ..errors import (
     SdcGuardError,
     UsageError,
 )
-from ..store.lineage import lineage
+from ..store.lineage import Span, counts, lineage
 from ..store.run_file import RunFile
 from .compare import ByteCheck, check_bytes, checksum, compare_tensors
 from .confirmations import read_confirmations, settled
 from .convictions import attempts_of, doubts, read_convictions
-from .folders import NAME, WEIGHTS_FILE, all_folders, is_copy
+from .folders import WEIGHTS_FILE, all_folders, is_copy, step_named
 from .manifest import FILE, SHARDED, WEIGHTS, Manifest
 from .save import STATE_FILE, tensors_in
 from .sharded.files import METADATA
@@ -244,21 +244,15 @@ def _newest_clean(folder: Path) -> Path:
             next_step="name a checkpoint's folder to load it all the same",
         )
     chosen = clean[-1]
-    later = [one for one in copies if _step_of(one) > chosen.manifest.step]
+    later = [one for one in copies if step_named(one.name) > chosen.manifest.step]
     if later:
         _log.warning("SDC Guard: passed over %s%s", later[-1].name, _not_resumed(later))
     for item in found[found.index(chosen) + 1 :]:
         _log.warning("SDC Guard: passed over step %d, %s", item.manifest.step, _why(item, live))
     for name, why in _unread(archive).items():
-        if _named_step(name) >= _named_step(chosen.folder.name):
+        if step_named(name) >= step_named(chosen.folder.name):
             _log.warning("SDC Guard: passed over %s, %s", name, why)
     return chosen.folder
-
-
-def _named_step(name: str) -> int:
-    """The step in the name of a checkpoint's folder; 0 where there is none."""
-    digits = name.removeprefix("step=").partition("-")[0]
-    return int(digits) if digits.isdecimal() and len(digits) < 19 else 0
 
 
 def _unread(archive: Path) -> dict[str, str]:
@@ -270,11 +264,6 @@ def _unread(archive: Path) -> dict[str, str]:
         except CheckpointUnreadable as error:
             found[folder.name] = error.what
     return found
-
-
-def _step_of(copy: Path) -> int:
-    named = NAME.fullmatch(copy.name)
-    return int(named[1]) if named else -1
 
 
 def _not_resumed(copies: list[Path]) -> str:
@@ -291,7 +280,7 @@ def _why(passed: Found, live: list[Found]) -> str:
     return "; ".join(passed.doubts) if passed.doubts else passed.manifest.status
 
 
-def _lineage(run: Path) -> list[tuple[int, int, int]] | None:
+def _lineage(run: Path) -> list[Span] | None:
     """Which attempt counts for which steps; None when the folder does not say."""
     try:
         return lineage(RunFile.read(run).attempts)
@@ -299,8 +288,5 @@ def _lineage(run: Path) -> list[tuple[int, int, int]] | None:
         return None
 
 
-def _counts(manifest: Manifest, spans: list[tuple[int, int, int]] | None) -> bool:
-    return spans is None or any(
-        manifest.attempt == attempt and first <= manifest.step < end
-        for attempt, first, end in spans
-    )
+def _counts(manifest: Manifest, spans: list[Span] | None) -> bool:
+    return spans is None or counts(spans, manifest.attempt, manifest.step)

@@ -8,8 +8,10 @@ from .run_file import Attempt
 
 LAST_STEP = 2**63 - 1
 
+Span = tuple[int, int, int]
 
-def lineage(attempts: Sequence[Attempt], upto: int | None = None) -> list[tuple[int, int, int]]:
+
+def lineage(attempts: Sequence[Attempt], upto: int | None = None) -> list[Span]:
     """Which attempt counts for which steps: (attempt, first step, end step), end excluded.
 
     An attempt that starts at step s supersedes all that earlier ones recorded from s on.
@@ -18,7 +20,7 @@ def lineage(attempts: Sequence[Attempt], upto: int | None = None) -> list[tuple[
         attempts: in the order of their starts.
         upto: the run as it was during this attempt; None for all of them.
     """
-    spans: list[tuple[int, int, int]] = []
+    spans: list[Span] = []
     for attempt in attempts:
         if upto is not None and attempt.attempt > upto:
             break
@@ -29,3 +31,12 @@ def lineage(attempts: Sequence[Attempt], upto: int | None = None) -> list[tuple[
         ]
         spans = [*kept, (attempt.attempt, attempt.first_step, LAST_STEP)]
     return spans
+
+
+def counts(spans: Sequence[Span], attempt: int, step: int) -> bool:
+    """Whether what an attempt did at a step was not superseded.
+
+    Args:
+        spans: by `lineage`.
+    """
+    return any(number == attempt and first <= step < end for number, first, end in spans)

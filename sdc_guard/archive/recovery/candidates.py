@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from ...errors import CheckpointUnreadable
-from ...store.lineage import lineage
+from ...store.lineage import counts, lineage
 from ..confirmations import Confirmation, read_confirmations, settled
 from ..convictions import attempts_of, read_convictions
-from ..folders import WEIGHTS_FILE, all_folders, is_copy
+from ..folders import WEIGHTS_FILE, all_folders, is_copy, step_named
 from ..gate import Known, Opened, Verdict
 from ..manifest import FILE, SHARDED, WEIGHTS, FileEntry, Manifest
 from ..save import STATE_FILE
@@ -161,9 +161,7 @@ def _own(folder: Path, known: Known, confirmations: Iterable[Confirmation]) -> C
     try:
         manifest = settled(folder, Manifest.read(folder), confirmations)
     except CheckpointUnreadable as error:
-        digits = folder.name.partition("=")[2].partition("-")[0]
-        step = int(digits) if digits.isdecimal() and len(digits) < 19 else -1
-        return Candidate(folder, step, -1, "incomplete", (error.what,))
+        return Candidate(folder, step_named(folder.name), -1, "incomplete", (error.what,))
     one = Candidate(folder, manifest.step, manifest.attempt, manifest.status, manifest=manifest)
     return _judged(one, manifest, known)
 
@@ -191,12 +189,9 @@ def _judged(one: Candidate, manifest: Manifest, known: Known) -> Candidate:
     against = known.against(one.path, manifest)
     status = "suspect" if against and manifest.status != "corrupt" else manifest.status
     spans = lineage(known.attempts)
-    counts = not spans or any(
-        manifest.attempt == attempt and first <= manifest.step < end
-        for attempt, first, end in spans
-    )
+    live = not spans or counts(spans, manifest.attempt, manifest.step)
     reasons = (*manifest.reasons, *against)
-    return replace(one, status=status, reasons=reasons, superseded=not counts)
+    return replace(one, status=status, reasons=reasons, superseded=not live)
 
 
 def _age(one: Candidate) -> tuple[int, int, bool, bool, float]:

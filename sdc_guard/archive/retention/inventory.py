@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ...errors import ArchiveIncomplete, CheckpointUnreadable, SdcGuardError
-from ...store.lineage import lineage
+from ...store.lineage import counts, lineage
 from ...store.run_file import Attempt, RunFile
 from .. import convictions
 from ..confirmations import Confirmation, read_confirmations, settled
@@ -101,10 +101,6 @@ class Inventory:
             return Stored(folder.name, step, unknown=error.what)
         except OSError as error:
             return Stored(folder.name, step, unknown=error.strerror or str(error))
-        counts = any(
-            manifest.attempt == attempt and first <= manifest.step < end
-            for attempt, first, end in spans
-        )
         return Stored(
             folder.name,
             manifest.step,
@@ -114,7 +110,7 @@ class Inventory:
             size,
             manifest.status,
             doubted=bool(convictions.doubts(folder, manifest, known, attempts)),
-            superseded=bool(spans) and not counts,
+            superseded=bool(spans) and not counts(spans, manifest.attempt, manifest.step),
             copy=manifest.format == WEIGHTS,
             has_weights=any(one.kind == "param" for one in manifest.tensors.values()),
             identity=identity,
