@@ -29,6 +29,7 @@ from .errors import UsageError
 from .guard_archive import GuardArchive
 from .inject.from_environment import injector_of_environment
 from .kept_evidence import room
+from .moment import Moment
 from .options import (
     ArchiveFormat,
     Keep,
@@ -421,9 +422,7 @@ class Guard:
         with self._safely(f"saving the checkpoint of step {step}"):
             self._settle()
             self._drain(wait=True)
-            newest = self._step - 1 if self._stepped else None
-            place, collector = self._place, self._collector
-            return self._archive.save(objects, step, place, collector, newest, wait=wait)
+            return self._archive.save(objects, self._now(step), wait=wait)
         return None
 
     def seal(self, path: str | Path, step: int, *, wait: bool = False) -> Seal | None:
@@ -447,21 +446,14 @@ class Guard:
         Returns:
             the seal, if it was waited for and there is one.
         """
-        if not self._mine() or not (self._archive.seals or self._archive.announces):
+        if not self._mine() or not self._archive.seals:
             return None
         with self._safely("sealing a checkpoint"):
             check_paths(path=path)
             check_step(step)
             self._settle()
             self._drain(wait=True)
-            newest = self._step - 1 if self._stepped else None
-            if self._archive.announces:
-                self._archive.announce(int(step), self._place, self._collector, newest)
-                return None
-            place = Path(path).absolute()
-            return self._archive.seal(
-                place, int(step), self._place, self._collector, newest, wait=wait
-            )
+            return self._archive.seal(Path(path).absolute(), self._now(int(step)), wait=wait)
         return None
 
     def checkpoint_written(self, timeout: float | None = None) -> Path | None:
@@ -651,6 +643,11 @@ class Guard:
                 self._request.keep(*place, self._collector.gradients())
             self._checks.backward_ended(self._step)
             self._hooks.backward_ended()
+
+    def _now(self, step: int) -> Moment:
+        """Now, between two steps, when a checkpoint has the script's number of the last one."""
+        newest = self._step - 1 if self._stepped else None
+        return Moment(step, newest, self._place, self._collector)
 
     def _mine(self) -> bool:
         """Whether this is the process that made the guard, and it still records.
