@@ -11,6 +11,7 @@ from torch.distributed import HashStore
 
 from sdc_guard.archive.sharded.beats import Beating, Listening
 from sdc_guard.archive.sharded.meeting import Meeting, NotSaved
+from sdc_guard.archive.sharded.protocol import write_part
 
 
 class Client:
@@ -69,6 +70,28 @@ def test_one_that_never_beat_is_silent_from_the_first_look() -> None:
     ranks.later(55, one)
     with pytest.raises(NotSaved, match="rank 1"):
         ranks.later(5, one)
+
+
+def test_a_rank_is_given_up_after_two_minutes_and_looked_at_every_five_seconds() -> None:
+    ranks = Ranks(2)
+    one = Listening(ranks.meetings[0], 1, clock=lambda: ranks.now)
+    ranks.later(115, one)
+    with pytest.raises(NotSaved, match=r"^rank 1 has given no sign of life for 120 s"):
+        ranks.later(5, one)
+    # what every save is written with
+    assert write_part.__kwdefaults__ == {"silence": 120.0, "every": 5.0}
+
+
+def test_the_store_is_not_asked_more_often_than_ranks_beat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranks, asked = Ranks(2), []
+    one = ranks.listening(0)
+    monkeypatch.setattr(ranks.meetings[0], "beats", lambda *_: asked.append(ranks.now) or {})
+    for _ in range(100):
+        ranks.now += 0.25
+        one.check([1])
+    assert asked == [105.0, 110.0, 115.0, 120.0, 125.0]
 
 
 def test_who_is_not_asked_about_is_not_waited_for() -> None:

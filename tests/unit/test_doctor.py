@@ -189,6 +189,7 @@ def test_a_runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(left(tmp_path)) == []  # in use
     ring.leave()
     assert [one.level for one in left(tmp_path)] == [NOTE]
+    assert (NOTE, "ring") in [(one.level, one.subject) for one in command.examine(tmp_path)]
     (tmp_path / "run.json").touch()
     at = (tmp_path / "run.json").stat().st_mtime
     assert list(times(tmp_path, at - 30)) == []
