@@ -31,13 +31,18 @@ def leading(incidents: Sequence[Incident]) -> Incident | None:
     return min(incidents, key=lambda x: (not x.proven, x.opened), default=None)
 
 
+def chosen(incidents: Sequence[Incident], key: str | None) -> Incident | None:
+    """The incident of this key, or else the one to look at first; None without any."""
+    return next((one for one in incidents if one.key == key), leading(incidents))
+
+
 def when(
     incidents: Sequence[Incident],
     kept: Sequence[Checkpoint],
     results: Sequence[SessionResult],
 ) -> Said:
     """When it started."""
-    found, first = newest_bracket(list(results)), leading(incidents)
+    found, first = newest_bracket(results), leading(incidents)
     if found is not None:
         after = "the start" if found.last_clean is None else f"step {found.last_clean:,}"
         sentence = f"After {after}, and not after step {found.first_corrupt:,}"

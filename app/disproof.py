@@ -8,13 +8,6 @@ from typing import Final
 from forensics.reporting.facts import Headline
 from forensics.result import STORED_BYTES
 
-VERDICTS: Final = (
-    "intermittent",
-    "persistent on a device",
-    "data or software",
-    "storage",
-    "undetermined",
-)
 # What each verdict does not settle, and what would overturn it: see docs/verdicts.md.
 _OVERTURNED: Final = {
     "intermittent": (
@@ -35,6 +28,7 @@ _OVERTURNED: Final = {
     ),
     "undetermined": ("A replay on the run's own host: it settles what this one leaves open.",),
 }
+VERDICTS: Final = tuple(_OVERTURNED)
 
 
 def confidence(answer: Headline) -> str:

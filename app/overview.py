@@ -58,7 +58,7 @@ def compared_text(covered: records.Coverage) -> str:
 
 
 def _whence(bad: int | None, results: Sequence[sessions.SessionResult]) -> str:
-    found = sessions.newest_bracket(list(results))
+    found = sessions.newest_bracket(results)
     if found is not None and bad == found.first_corrupt:
         return f"located by session {plain(found.session)}"
     return "by the checks below" if bad is None else "when the incident opened"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from forensics.watched import Watch
 from sdc_guard.store.trace_reader import TraceReader
 
+from .details import detail_of
 from .records import STATUSES, Alert, Checkpoint, Counted, Coverage, Incident, Newest
 
 _COMPARED = """
@@ -147,7 +146,7 @@ def _watched(reader: TraceReader, newest: int | None) -> float | None:
 
 def _plain_detail(text: str | None) -> str:
     """An event's detail in words: what is a JSON object has a list of names per reason."""
-    content = _object(text)
+    content = detail_of(text)
     if not content:
         return text or ""
     return "; ".join(
@@ -159,7 +158,7 @@ def _plain_detail(text: str | None) -> str:
 def incidents(reader: TraceReader) -> list[Incident]:
     """All incidents, by the step that opened them."""
     return [
-        Incident(attempt, rank, opened, closed, verdict or "undetermined", _object(text), alerts)
+        Incident(attempt, rank, opened, closed, verdict or "undetermined", detail_of(text), alerts)
         for attempt, rank, opened, closed, verdict, text, alerts in reader.rows(_INCIDENTS)
     ]
 
@@ -173,7 +172,7 @@ def alerts_of(reader: TraceReader, incident: Incident, limit: int) -> list[Alert
         "closed": incident.closed,
         "limit": limit,
     }
-    return [Alert(*row[:7], _object(row[7])) for row in reader.rows(_ALERTS, parameters)]
+    return [Alert(*row[:7], detail_of(row[7])) for row in reader.rows(_ALERTS, parameters)]
 
 
 def layer_of_alert(reader: TraceReader, step: int | None) -> str:
@@ -230,11 +229,3 @@ def step_facts(reader: TraceReader, step: int) -> pd.DataFrame:
 def layer_names(reader: TraceReader) -> list[str]:
     """The layers' names in the order of their numbers."""
     return [layer.name for layer in reader.run_file.layers]
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    try:
-        content = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}

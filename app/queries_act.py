@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from sdc_guard.store.trace_reader import TraceReader
 
 from .advice import Audited
+from .details import detail_of
 
 _LOST = """
     SELECT sum(seconds) FROM (
@@ -38,7 +36,7 @@ def audited(reader: TraceReader) -> tuple[Audited, ...]:
             str(detail.get("text", "")),
         )
         for step, rank, severity, text in reader.rows(_AUDITED)
-        if "verdict" in (detail := _object(text))
+        if "verdict" in (detail := detail_of(text))
     )
 
 
@@ -47,11 +45,3 @@ def host_of(reader: TraceReader, step: int) -> str | None:
     attempt = reader.rows("SELECT max(attempt) FROM steps WHERE step = $step", {"step": step})[0][0]
     host = None if attempt is None else reader.run_file.environment(attempt).get("host")
     return host if isinstance(host, str) and host else None
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    try:
-        content = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}

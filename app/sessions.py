@@ -76,12 +76,12 @@ def session_results(run: Path, attempts: int) -> list[SessionResult]:
     ]
 
 
-def newest_bracket(results: list[SessionResult]) -> SessionResult | None:
+def newest_bracket(results: Sequence[SessionResult]) -> SessionResult | None:
     """The newest result that still counts and names something corrupt."""
     return next((result for result in reversed(results) if result.accuses), None)
 
 
-def verdict_on(results: list[SessionResult], opened: int) -> SessionResult | None:
+def verdict_on(results: Sequence[SessionResult], opened: int) -> SessionResult | None:
     """The newest verification that names the step at which an incident was opened."""
     return next(
         (
@@ -128,7 +128,7 @@ def first_bad(incidents: Sequence[Incident], results: Sequence[SessionResult]) -
     Proven incidents come before those of statistics alone. Of checkpoints a search names the first
     corrupt one: a proof in between is nearer to the start.
     """
-    found = newest_bracket(list(results))
+    found = newest_bracket(results)
     proven = [incident.opened for incident in incidents if incident.proven]
     if found is not None and found.first_corrupt is not None:
         after = -1 if found.last_clean is None else found.last_clean

@@ -70,6 +70,15 @@ def number_text(value: float | None) -> str:
     return "–" if value is None else f"{value:.6g}"
 
 
+def score_text(severity: str, score: float, threshold: float) -> str:
+    """An alert's score and its limit; a comparison of bits has neither."""
+    return (
+        "exact"
+        if severity == "proven"
+        else f"{number_text(score)} (limit {number_text(threshold)})"
+    )
+
+
 def bits_text(bits: Any) -> str:
     """Bit positions: `19` or `3, 19`; empty when unknown."""
     if isinstance(bits, Sequence) and not isinstance(bits, str):

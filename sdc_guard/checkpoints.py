@@ -14,10 +14,10 @@ from .archive.other_step import Steps
 from .archive.retention.keeper import Keeper
 from .archive.save import expected_digests, save_checkpoint, shards_in, uncompared
 from .attempt import Place
-from .collector import Collector
 from .counter_alerts import counter_digest
 from .detect.counters import KIND as COUNTER
 from .errors import SdcGuardError
+from .moment import NO_STEP, STATE_NOT_LEFT, Moment
 from .options import ArchiveFormat
 from .recorder import Recorder
 from .sharded_checkpoints import ShardedCheckpoints, Snapshot
@@ -60,10 +60,7 @@ class Checkpoints:
     def save(
         self,
         objects: Mapping[str, Any],
-        step: int,
-        place: Place,
-        collector: Collector,
-        newest: int | None,
+        now: Moment,
         *,
         wait: bool = True,
     ) -> Path | None:
@@ -71,18 +68,15 @@ class Checkpoints:
 
         Args:
             objects: by name.
-            step: the script's number of the step.
-            place: of this process, for the layers' names.
-            collector: of the state's tensors.
-            newest: the guard's own number of the newest step, None before the first.
+            now: when.
             wait: for files of several ranks to be written.
 
         Raises:
             OSError, RuntimeError: as the file system or torch.save gave it.
             NotSaved: the ranks do not agree, or one of them could not write its part.
         """
-        if newest is not None:
-            self._complete_digests(collector, newest)
+        step, newest, place, collector = now.step, now.newest, now.place, now.collector
+        now.complete_digests(self._recorder)
         payload = {"step": step} | {
             name: value.state_dict() if hasattr(value, "state_dict") else value
             for name, value in objects.items()
@@ -95,7 +89,7 @@ class Checkpoints:
             (COUNTER, n): counter_digest(bits) for n, (_, bits) in counters.items()
         }
         if self._is_sharded(payload):
-            doubts = self._doubts(step, newest)
+            doubts = self._doubts(now)
             snapshot = Snapshot(payload, step, newest, collector.state, state, recorded, doubts)
             return self._sharded(place).save(snapshot, place, wait=wait)
         if not self._writer.flush(10.0):
@@ -110,7 +104,7 @@ class Checkpoints:
             payload,
             expected,
             [
-                *self._doubts(step, newest),
+                *self._doubts(now),
                 *doubts_of_disk,
                 *shards_in(payload),
                 *not_finite(collector.state, place.layer_names),
@@ -155,23 +149,14 @@ class Checkpoints:
             except OSError as error:
                 _log.warning("SDC Guard: no checkpoint is deleted: %s", error)
 
-    def _complete_digests(self, collector: Collector, newest: int) -> None:
-        """Digest what the budget left out, so that every saved byte has its digest."""
-        if not collector.digests_all:
-            rest = collector.missing_from(set(self._recorder.recorded()))
-            self._recorder.state_at_rest(newest, rest.keys, rest.rows.cpu())
-
-    def _doubts(self, step: int, newest: int | None) -> list[str]:
+    def _doubts(self, now: Moment) -> list[str]:
         doubts = []
-        if newest is None:
-            doubts.append("no step was recorded before this checkpoint")
-        elif step != newest:
-            doubts.append(
-                f"labelled step {step}, but the trace is at step {newest}: "
-                f"give Guard(first_step=...) {step - newest:+d}"
-            )
-        if newest is not None and not self._recorder.recorded():
-            doubts.append("the state is not the one that the last step left: not in the trace")
+        if now.newest is None:
+            doubts.append(NO_STEP)
+        elif now.step != now.newest:
+            doubts.append(now.another_label())
+        if now.newest is not None and not self._recorder.recorded():
+            doubts.append(STATE_NOT_LEFT)
         incident = self._recorder.incidents.open
         if incident is not None:
             doubts.append(incident.doubt())

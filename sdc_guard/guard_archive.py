@@ -12,7 +12,7 @@ from .archive.retention.keeper import Keeper
 from .archive.sealing.seal_file import Seal
 from .attempt import Place
 from .checkpoints import Checkpoints
-from .collector import Collector
+from .moment import Moment
 from .options import ArchiveFormat, Keep
 from .options import kept_counts as both
 from .recorder import Recorder
@@ -39,8 +39,7 @@ class GuardArchive:
         shadow: see `Guard`, as are the others.
 
     Attributes:
-        seals: whether this process seals what the script saved.
-        announces: whether it says what it holds of it instead.
+        seals: whether what the script saved is sealed: not in a replay.
         untold: what cannot be done here, a line each, to be told when the guard is attached.
     """
 
@@ -62,8 +61,7 @@ class GuardArchive:
         archive_format: ArchiveFormat,
     ) -> None:
         self._recorder, self._health = recorder, health
-        self.seals = place.rank == 0 and not replayed
-        self.announces = place.rank != 0 and not replayed
+        self.seals = not replayed
         self.untold: list[str] = []
         keeper = None if keep is None or replayed else Keeper(run, *both(keep))
         self._checkpoints = Checkpoints(
@@ -81,10 +79,7 @@ class GuardArchive:
     def save(
         self,
         objects: Mapping[str, Any],
-        step: int,
-        place: Place,
-        collector: Collector,
-        newest: int | None,
+        now: Moment,
         *,
         wait: bool,
     ) -> Path | None:
@@ -92,10 +87,7 @@ class GuardArchive:
 
         Args:
             objects: by name.
-            step: the script's number of the step.
-            place: of this process, for the layers' names.
-            collector: of the state's tensors.
-            newest: the guard's own number of the newest step, None before the first.
+            now: when.
             wait: for files of several ranks to be written.
 
         Returns:
@@ -104,28 +96,21 @@ class GuardArchive:
         Raises:
             OSError, RuntimeError, NotSaved: see `Checkpoints.save`.
         """
-        folder = self._checkpoints.save(objects, step, place, collector, newest, wait=wait)
+        folder = self._checkpoints.save(objects, now, wait=wait)
         if self._gate is not None and folder is not None:
             with Safely(self._health, "comparing a checkpoint"):
                 self._gate.compare_if_due(folder, objects, self._recorder.checkpoint)
         return folder
 
-    def seal(
-        self,
-        path: Path,
-        step: int,
-        place: Place,
-        collector: Collector,
-        newest: int | None,
-        *,
-        wait: bool,
-    ) -> Seal | None:
-        """Seal what the script saved by itself; arguments and result as `Guard.seal` has them."""
-        return self._seals.seal(path, step, place, collector, newest, wait=wait)
+    def seal(self, path: Path, now: Moment, *, wait: bool) -> Seal | None:
+        """Seal what the script saved by itself; arguments and result as `Guard.seal` has them.
 
-    def announce(self, step: int, place: Place, collector: Collector, newest: int | None) -> None:
-        """On another rank: leave for rank 0 what it needs to seal shards."""
-        self._seals.announce(step, place, collector, newest)
+        On another rank than 0: leave for that what it needs to seal shards.
+        """
+        if now.place.rank != 0:
+            self._seals.announce(now)
+            return None
+        return self._seals.seal(path, now, wait=wait)
 
     def written(self, timeout: float | None) -> Path | None:
         """Wait for what is written in the background; the folder, if it was committed."""

@@ -26,6 +26,7 @@ from .counter_alerts import counter_digest
 from .detect.counters import KIND as COUNTER
 from .digest import Digest
 from .errors import SdcGuardError
+from .moment import NO_STEP, STATE_NOT_LEFT, Moment
 from .recorder import Recorder
 from .sealed_shards import (
     EVENT,
@@ -103,10 +104,7 @@ class Seals:
     def seal(
         self,
         path: Path,
-        step: int,
-        place: Place,
-        collector: Collector,
-        newest: int | None,
+        now: Moment,
         *,
         wait: bool,
     ) -> Seal | None:
@@ -114,15 +112,14 @@ class Seals:
 
         Args:
             path: of the checkpoint, absolute.
-            step: the script's number of the step.
-            place: of this process.
-            collector: of the state's tensors.
-            newest: the guard's own number of the newest step, None before the first.
+            now: when.
+            wait: for the seal.
         """
         number = self._calls[path] = self._calls.get(path, 0) + 1
         seal_of(path).unlink(missing_ok=True)  # of what was there before under this name
-        expected = self._expected(step, place, collector, newest)
-        late = newest is not None and step < newest
+        place, collector = now.place, now.collector
+        expected = self._expected(now)
+        late = now.newest is not None and now.step < now.newest
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="sdc-guard-seals", daemon=True)
             self._thread.start()
@@ -138,19 +135,14 @@ class Seals:
         self.collect()
         return seal
 
-    def announce(self, step: int, place: Place, collector: Collector, newest: int | None) -> None:
-        """On another rank than 0: see to it that rank 0 finds this one's digests in the trace.
-
-        Args:
-            step: the script's number of the step that is sealed.
-            place, collector, newest: as for `seal`.
-        """
-        shards = _shards(place, collector)
+    def announce(self, now: Moment) -> None:
+        """On another rank than 0: see to it that rank 0 finds this one's digests in the trace."""
+        shards = _shards(now.place, now.collector)
         if not shards.parts:
             return
-        if step == newest:
-            self._complete_digests(collector, step)
-        self._recorder.event(step, EVENT, in_detail(shards))
+        if now.step == now.newest:
+            now.complete_digests(self._recorder)
+        self._recorder.event(now.step, EVENT, in_detail(shards))
         self._writer.nudge()
 
     def collect(self) -> None:
@@ -168,33 +160,23 @@ class Seals:
             self._thread = None
         self.collect()
 
-    def _expected(
-        self, step: int, place: Place, collector: Collector, newest: int | None
-    ) -> Expected:
+    def _expected(self, now: Moment) -> Expected:
+        step, newest = now.step, now.newest
         doubts, unproven = [], []
         left: dict[Key, Left] = {}
         if newest is None:
-            unproven.append("no step was recorded before this checkpoint")
+            unproven.append(NO_STEP)
         elif step > newest:
-            doubts.append(
-                f"labelled step {step}, but the trace is at step {newest}: "
-                f"give Guard(first_step=...) {step - newest:+d}"
-            )
+            doubts.append(now.another_label())
         elif step == newest:
-            self._complete_digests(collector, newest)
-            left = self._left(place, collector)
+            now.complete_digests(self._recorder)
+            left = self._left(now.place, now.collector)
             if not self._recorder.recorded():
-                doubts.append("the state is not the one that the last step left: not in the trace")
+                doubts.append(STATE_NOT_LEFT)
         incident = self._recorder.incidents.open
         if incident is not None and incident.opened <= step:
             doubts.append(incident.doubt())
-        return Expected(place.attempt, step, left, tuple(doubts), tuple(unproven))
-
-    def _complete_digests(self, collector: Collector, newest: int) -> None:
-        """Digest what the budget left out, so that every saved byte has its digest."""
-        if not collector.digests_all:
-            rest = collector.missing_from(set(self._recorder.recorded()))
-            self._recorder.state_at_rest(newest, rest.keys, rest.rows.cpu())
+        return Expected(now.place.attempt, step, left, tuple(doubts), tuple(unproven))
 
     def _left(self, place: Place, collector: Collector) -> dict[Key, Left]:
         """What the newest step left, as far as this rank holds it whole."""

@@ -12,7 +12,7 @@ from sdc_guard.store.trace_reader import TraceReader
 
 from .. import navigation
 from ..palette import palette_of
-from ..wording import bits_text, count, number_text, plain
+from ..wording import bits_text, count, number_text, plain, score_text
 from . import peers_chart, queries_cell
 from .cell_digests import digests
 from .cell_scores import across_ranks, looked_at, own_z
@@ -149,12 +149,7 @@ def _alerts(alerts: list[dict[str, Any]]) -> None:
         "tensor": [plain(a["detail"].get("kind", "")) for a in alerts],
         "element": [plain(a["detail"].get("index", "")) for a in alerts],
         "bits": [plain(bits_text(a["detail"].get("bits"))) for a in alerts],
-        "score": [
-            "exact"
-            if a["severity"] == "proven"
-            else f"{plain(number_text(a['score']))} (limit {plain(number_text(a['threshold']))})"
-            for a in alerts
-        ],
+        "score": [score_text(a["severity"], a["score"], a["threshold"]) for a in alerts],
         "text": [plain(a["detail"].get("text", "")) for a in alerts],
     }
     st.table({name: column for name, column in table.items() if any(column)}, hide_index=True)

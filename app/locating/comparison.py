@@ -10,7 +10,7 @@ import streamlit as st
 
 from sdc_guard.store.trace_reader import TraceReader
 
-from .. import address, queries
+from .. import address, answers, queries
 from ..palette import palette_of
 from ..wording import count, plain, span_text
 from . import peers_chart, queries_compare
@@ -26,10 +26,9 @@ def default_span(reader: TraceReader, step: int | None, last: int) -> tuple[int,
     """The selected step, or the first steps of the first incident; None without either."""
     if step is not None:
         return step, step
-    found = sorted(queries.incidents(reader), key=lambda x: (not x.proven, x.opened))
-    if not found:
+    first = answers.leading(queries.incidents(reader))
+    if first is None:
         return None
-    first = found[0]
     return first.opened, min(first.closed or last, first.opened + _STEPS - 1, last)
 
 

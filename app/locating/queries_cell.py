@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 import pandas as pd
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from sdc_guard.store.trace_reader import TraceReader
 
+from ..details import detail_of
 from .statistics_sql import PLACE, Statistic
 
 PEERS: Final = 16  # ranks that are drawn one by one
@@ -126,13 +126,13 @@ def alerts_at(reader: TraceReader, layer: int, step: int, limit: int = 50) -> li
     """The alerts of a layer, and of the whole step, with their detail read."""
     rows = reader.rows(_ALERTS.format(limit=limit), {"layer": layer, "step": step})
     names = ("rank", "detector", "score", "threshold", "severity")
-    return [{**dict(zip(names, row[:5], strict=True)), "detail": _object(row[5])} for row in rows]
+    return [{**dict(zip(names, row[:5], strict=True)), "detail": detail_of(row[5])} for row in rows]
 
 
 def devices(reader: TraceReader, step: int) -> dict[int, str]:
     """The device that each rank told of last, by rank."""
     found = {
-        rank: _object(text).get("device") for rank, text in reader.rows(_DEVICES, {"step": step})
+        rank: detail_of(text).get("device") for rank, text in reader.rows(_DEVICES, {"step": step})
     }
     return {rank: str(device) for rank, device in found.items() if device}
 
@@ -143,11 +143,3 @@ def alert_cells(
     """Where alerts name a layer: columns layer, bin, severity, count, detectors, step."""
     asked = {"first": first, "last": last, "width": width, "rank": rank}
     return reader.arrow(_ALERT_CELLS.format(limit=_NEAR), asked)
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    try:
-        content = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}

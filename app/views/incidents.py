@@ -5,12 +5,22 @@ from urllib.parse import urlencode
 import duckdb
 import streamlit as st
 
-from app import address, answer_box, counts, navigation, overview, queries, records, sessions
+from app import (
+    address,
+    answer_box,
+    answers,
+    counts,
+    navigation,
+    overview,
+    queries,
+    records,
+    sessions,
+)
 from app.answers import rank_of
 from app.fleet_table import fleet_table
 from app.source import current_run, current_source
 from app.verdict import judge
-from app.wording import bits_text, bracket_text, count, number_text, plain, span_text, utc_text
+from app.wording import bits_text, bracket_text, count, plain, score_text, span_text, utc_text
 from forensics.watched import percent
 from sdc_guard.errors import SdcGuardError
 from sdc_guard.store.trace_reader import TraceReader
@@ -28,7 +38,8 @@ def incident_table(
     if not found:
         st.write("None was opened.")
         return None
-    chosen = selected(found, st.query_params.get("incident"))
+    chosen = answers.chosen(found, st.query_params.get("incident"))
+    assert chosen is not None  # there is at least one
     shown = found[:_INCIDENTS_SHOWN]
     if chosen not in shown:
         shown = [*shown, chosen]
@@ -63,12 +74,6 @@ def pick(key: str, keys: list[str]) -> None:
     address.put(incident=keys[rows[0]] if rows and rows[0] < len(keys) else None)
 
 
-def selected(found: list[records.Incident], key: str | None) -> records.Incident:
-    """The incident of this key, or else the first proven one, or else the first."""
-    by_key = {x.key: x for x in found}
-    return by_key.get(key or "") or min(found, key=lambda x: not x.proven)
-
-
 def verdict_text(incident: records.Incident, results: list[sessions.SessionResult]) -> str:
     """What a replay found of it, or else what the guard knew."""
     result = sessions.verdict_on(results, incident.opened)
@@ -92,7 +97,7 @@ def incident_detail(reader: TraceReader, incident: records.Incident) -> None:
         "element": [plain(a.detail.get("index", "")) for a in alerts],
         "bits": [plain(bits_text(a.detail.get("bits"))) for a in alerts],
         "before → after": [_change(a.detail) for a in alerts],
-        "score": [_score(a) for a in alerts],
+        "score": [score_text(a.severity, a.score, a.threshold) for a in alerts],
         "text": [plain(a.detail.get("text", "")) for a in alerts],
     }
     # a statistic names no element: columns that say nothing here are left out
@@ -120,12 +125,6 @@ def _change(detail: dict[str, object]) -> str:
     if "before" not in detail or "after" not in detail:
         return ""
     return f"{plain(detail['before'])} → {plain(detail['after'])}"
-
-
-def _score(alert: records.Alert) -> str:
-    if alert.severity == "proven":
-        return "exact"
-    return f"{number_text(alert.score)} (limit {number_text(alert.threshold)})"
 
 
 def bisect_results(found: list[sessions.SessionResult]) -> None:

@@ -172,8 +172,7 @@ def about_z(statistic: Statistic, whole: Scan) -> str:
 def answer(reader: TraceReader) -> None:
     """Which layer and rank, by the alerts; and the way to that cell."""
     found = queries.incidents(reader)
-    by_key = {x.key: x for x in found}
-    incident = by_key.get(st.query_params.get("incident", "")) or answers.leading(found)
+    incident = answers.chosen(found, st.query_params.get("incident"))
     alerts = [] if incident is None else queries.alerts_of(reader, incident, _ALERTS)
     said = answers.where(incident, alerts)
     answer_box.box(said.state, said.sentence, said.reasons, signed=said.state != "unknown")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ..checkpoint import Checkpoint
     from ..result import Result
+    from ..search import Verdict
     from ..sessions.standing import Standing
     from ..sessions.state import State
 
@@ -160,10 +161,17 @@ def _next(standing: Standing, following: Checkpoint) -> dict[str, Any]:
 
 def _then(standing: Standing, following: Checkpoint) -> list[str]:
     """What is next after either verdict."""
+    from ..sessions.standing import contradiction
+
     content = _next(standing, following)
-    good, bad = content["then_if_clean"], content["then_if_corrupt"]
-    texts = ["the answer" if step is None else f"step {step}" for step in (good, bad)]
-    return [f"  then, if good: {texts[0]}; if bad: {texts[1]}"]
+
+    def after(verdict: Verdict) -> str:
+        if contradiction(standing, following, verdict):
+            return "refused"
+        step = content[f"then_if_{verdict}"]
+        return "the answer" if step is None else f"step {step}"
+
+    return [f"  then, if good: {after('clean')}; if bad: {after('corrupt')}"]
 
 
 def _end(standing: Standing, following: Checkpoint) -> str:

@@ -1,9 +1,8 @@
 """The report's figure: loss, gradient norm and what was digested, over the steps.
 
-The same numbers give the same bytes: no time, no random names. Colours are those of Okabe and Ito
-(2008), which people with colour-blindness tell apart; each kind of mark has a shape of its own,
-too. In the SVG every colour is replaced by a variable of the page's style sheet, by which it is
-legible on light and on dark: that is why each role has a colour of its own here.
+The same numbers give the same bytes: no time, no random names. In the SVG every colour is replaced
+by a variable of the page's style sheet, by which it is legible on light and on dark: that is why
+each role has a colour of its own here.
 """
 
 from __future__ import annotations
@@ -15,15 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sdc_guard.colours import BLUE, GREEN, INK, ORANGE, RULE, SOFT, VERMILION
+
 from ..checkpoint import Checkpoint
 from .facts import Curve, Report
 
-_INK, _SOFT, _RULE, _CARD = "#1f2933", "#52606d", "#d9dee4", "#fefefe"
-_LINE, _CLEAN, _SUSPECT, _CORRUPT = "#0072b2", "#009e73", "#e69f00", "#d55e00"
+_CARD: Final = "#fefefe"
+_LINE, _CLEAN, _SUSPECT, _CORRUPT = BLUE, GREEN, ORANGE, VERMILION
 _STYLED: Final = {
-    _INK: "var(--ink)",
-    _SOFT: "var(--soft)",
-    _RULE: "var(--rule)",
+    INK: "var(--ink)",
+    SOFT: "var(--soft)",
+    RULE: "var(--rule)",
     _CARD: "var(--card)",
     _LINE: "var(--line)",
     _CLEAN: "var(--clean)",
@@ -60,9 +61,9 @@ CHECKPOINTS: Final = {
     "clean": Mark("clean checkpoint", _CLEAN, "o"),
     "suspect": Mark("suspect checkpoint", _SUSPECT, "^"),
     "corrupt": Mark("corrupt checkpoint", _CORRUPT, "X"),
-    "untested": Mark("untested checkpoint", _SOFT, "s", filled=False),
+    "untested": Mark("untested checkpoint", SOFT, "s", filled=False),
     "damaged": Mark("damaged file", _CORRUPT, "P"),
-    "unreadable": Mark("file that cannot be read", _INK, "x"),
+    "unreadable": Mark("file that cannot be read", INK, "x"),
 }
 ALERTS: Final = {
     "proven": Mark("proven alert", _CORRUPT, "D"),
@@ -119,7 +120,7 @@ def timeline(report: Report) -> Figure | Missing:
         for axis, curve in zip(axes, panels, strict=False):
             _curve(axis, curve, report)
         _lanes(axes[-1], report)
-        axes[-1].set_xlabel("step", color=_SOFT)
+        axes[-1].set_xlabel("step", color=SOFT)
         _limits(axes[-1], report)
         _legend(canvas, report)
         canvas.subplots_adjust(
@@ -155,14 +156,14 @@ def _curve(axis: Any, curve: Curve, report: Report) -> None:
 
 
 def _frame(axis: Any, title: str) -> None:
-    axis.set_title(title, loc="left", fontsize=9.5, color=_INK, pad=5)
+    axis.set_title(title, loc="left", fontsize=9.5, color=INK, pad=5)
     axis.set_facecolor("none")
-    axis.tick_params(length=0, labelsize=8.5, labelcolor=_SOFT)
-    axis.grid(axis="y", color=_RULE, linewidth=0.8)
+    axis.tick_params(length=0, labelsize=8.5, labelcolor=SOFT)
+    axis.grid(axis="y", color=RULE, linewidth=0.8)
     axis.set_axisbelow(True)
     for side, spine in axis.spines.items():
         spine.set_visible(side == "bottom")
-        spine.set_color(_RULE)
+        spine.set_color(RULE)
 
 
 def _band(axis: Any, report: Report) -> None:
@@ -263,7 +264,7 @@ def _legend(canvas: Any, report: Report) -> None:
     if handles:
         canvas.legend(
             handles=handles, loc="upper left", bbox_to_anchor=(0.092, 1.0), ncols=5, frameon=False,
-            fontsize=8.5, labelcolor=_SOFT, handletextpad=0.4, columnspacing=1.4, borderpad=0.2,
+            fontsize=8.5, labelcolor=SOFT, handletextpad=0.4, columnspacing=1.4, borderpad=0.2,
         )  # fmt: skip
 
 

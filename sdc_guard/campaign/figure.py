@@ -1,7 +1,6 @@
 """The scoreboard's figure: recall by site, with intervals.
 
-The same numbers give the same bytes: no time, no random names. Colours are those of Okabe and Ito
-(2008), which people with colour-blindness tell apart; each series has a shape of its own, too.
+The same numbers give the same bytes: no time, no random names.
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..colours import BLUE, GREEN, INK, ORANGE, PURPLE, RULE, SOFT
 from .outcomes import AFTERWARDS, LIVE
 
 Numbers = dict[str, Any]
 
-_INK: Final = "#1f2933"
-_SOFT: Final = "#52606d"
-_RULE: Final = "#d9dee4"
 _BAND: Final = "#f5f7f9"
 _SETTINGS: Final = {
     "svg.hashsalt": "sdc-guard",
@@ -79,7 +76,7 @@ def draw(numbers: Numbers, path: Path) -> bool:
         for axis, mix in zip(axes, mixes, strict=True):
             by_site = {row["site"]: row for row in rows if row["mix"] == mix}
             _panel(axis, f"{mix.capitalize()} faults", sites, by_site, series)
-        axes[0].set_yticks(range(len(sites)), [_SITES[site] for site in sites], color=_INK)
+        axes[0].set_yticks(range(len(sites)), [_SITES[site] for site in sites], color=INK)
         left = 1.55 / figure.get_figwidth()
         figure.subplots_adjust(
             left=left, right=0.985, top=1 - 1.32 / height, bottom=0.55 / height, wspace=0.07
@@ -91,26 +88,26 @@ def draw(numbers: Numbers, path: Path) -> bool:
 
 def _series(best: str | None) -> list[Series]:
     found = [] if best is None else [
-        Series("best baseline", f"best baseline: {best}", "#E69F00", "s")
+        Series("best baseline", f"best baseline: {best}", ORANGE, "s")
     ]  # fmt: skip
     return [
         *found,
-        Series("sensor", "sensor", "#0072B2", "o"),
-        Series(LIVE, "all live evidence", "#009E73", "D"),
-        Series(AFTERWARDS, "and a replay afterwards", "#CC79A7", "^", filled=False),
+        Series("sensor", "sensor", BLUE, "o"),
+        Series(LIVE, "all live evidence", GREEN, "D"),
+        Series(AFTERWARDS, "and a replay afterwards", PURPLE, "^", filled=False),
     ]
 
 
 def _panel(
     axis: Any, title: str, sites: list[str], rows: dict[str, Numbers], series: list[Series]
 ) -> None:
-    axis.set_title(title, loc="left", fontsize=10.5, color=_INK, pad=8)
+    axis.set_title(title, loc="left", fontsize=10.5, color=INK, pad=8)
     axis.set_xlim(-3, 103)
     axis.set_ylim(len(sites) - 0.5, -0.5)
-    axis.set_xticks(range(0, 101, 25), [f"{x} %" for x in range(0, 101, 25)], color=_SOFT)
+    axis.set_xticks(range(0, 101, 25), [f"{x} %" for x in range(0, 101, 25)], color=SOFT)
     axis.tick_params(length=0, labelsize=9)
     axis.tick_params(axis="y", labelsize=9.5, pad=8)
-    axis.grid(axis="x", color=_RULE, linewidth=0.8)
+    axis.grid(axis="x", color=RULE, linewidth=0.8)
     axis.set_axisbelow(True)
     for spine in axis.spines.values():
         spine.set_visible(False)
@@ -118,7 +115,7 @@ def _panel(
         axis.axhspan(place - 0.5, place + 0.5, color=_BAND, linewidth=0, zorder=0)
     for place, site in enumerate(sites):
         if site not in rows:
-            axis.text(50, place, "not injected", ha="center", va="center", color=_SOFT, fontsize=8)
+            axis.text(50, place, "not injected", ha="center", va="center", color=SOFT, fontsize=8)
             continue
         for number, one in enumerate(series):
             offset = (number - (len(series) - 1) / 2) * 0.2
@@ -147,7 +144,7 @@ def _words(
     from matplotlib.lines import Line2D
 
     figure.text(left, 1 - 0.3 / height, "Share of faults found, by where they struck",
-                fontsize=13, color=_INK, fontweight="bold", va="center")  # fmt: skip
+                fontsize=13, color=INK, fontweight="bold", va="center")  # fmt: skip
     handles = [
         Line2D([], [], color=one.colour, marker=one.marker, linewidth=1.6, markersize=6,
                markerfacecolor=one.colour if one.filled else "white", markeredgewidth=1.4,
@@ -156,12 +153,12 @@ def _words(
     ]  # fmt: skip
     figure.legend(
         handles=handles, loc="center left", bbox_to_anchor=(left + 0.001, 1 - 0.68 / height),
-        ncols=len(series), frameon=False, fontsize=9, labelcolor=_INK, handlelength=1.8,
+        ncols=len(series), frameon=False, fontsize=9, labelcolor=INK, handlelength=1.8,
         columnspacing=1.6, borderpad=0, borderaxespad=0,
     )  # fmt: skip
     counted = sum(row["counted"] for row in rows)
     figure.text(
         left, 0.16 / height,
         f"{counted:,} faults that changed what was trained or saved; bars: 95 % intervals (Wilson)",
-        fontsize=8.5, color=_SOFT, va="center",
+        fontsize=8.5, color=SOFT, va="center",
     )  # fmt: skip

@@ -16,6 +16,7 @@ from pathlib import Path
 import duckdb
 
 from .contents import Part, parts_of_segment
+from .refusal import reason
 from .schema import TABLES
 from .seal_file import WRITER_COLUMN, columns_of, contents_of, is_table
 from .segment_file import Segment, open_segment
@@ -167,7 +168,7 @@ class TraceFiles:
                     f"SELECT bit_xor(hash(t)) FROM {self._seals[path].name}.{table} AS t"
                 ).fetchall()
             except duckdb.Error as error:
-                self.damaged[path] = str(error).splitlines()[0]
+                self.damaged[path] = reason(error)
                 self._detach(path)
 
     def _is_sound(self, path: Path, table: str) -> bool:
@@ -199,7 +200,7 @@ class TraceFiles:
             self._connection.execute(f"DETACH DATABASE IF EXISTS {name}")
             if not os.path.lexists(path):
                 raise FileVanishedError from None
-            self.damaged[path] = str(error).splitlines()[0]
+            self.damaged[path] = reason(error)
             return False
         own = tuple(column for column in columns if column in TABLES[table].names)
         self._seals[path] = _Seal(name, own, WRITER_COLUMN in columns)

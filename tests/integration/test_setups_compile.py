@@ -70,7 +70,7 @@ def test_setups_cuda_graph_capture_is_told(
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     guard = attach(model, optimizer, tmp_path)
-    monkeypatch.setattr("sdc_guard.guard.capturing", lambda: True)
+    monkeypatch.setattr("sdc_guard.guarded_steps.capturing", lambda: True)
     with caplog.at_level(logging.WARNING, "sdc_guard"):
         train(model, optimizer, batches(3), guard)
     guard.close()

@@ -11,7 +11,9 @@ from streamlit.testing.v1 import AppTest
 MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
 
 
-def page_of(monkeypatch: pytest.MonkeyPatch, page: str, run: Path | str, **query: str) -> AppTest:
+def page_of(
+    monkeypatch: pytest.MonkeyPatch, page: str, run: Path | str, /, **query: str
+) -> AppTest:
     """The page after it has rendered."""
     monkeypatch.setattr(sys, "argv", ["main.py", str(run)])
     app = AppTest.from_file(str(MAIN), default_timeout=60)

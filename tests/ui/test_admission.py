@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import streamlit as st
@@ -12,6 +13,7 @@ from hand_made import corrupt_run
 from streamlit.testing.v1 import AppTest
 
 import app.source
+import app.ticket
 from app.admission import Admission
 from app.ticket import Tickets
 from sdc_guard.hosts import TOKEN_VARIABLE, is_loopback, is_wildcard
@@ -47,6 +49,13 @@ def test_after_five_wrong_ones_even_the_right_one_waits_ten_seconds() -> None:
     assert gate.tried(TOKEN) == "wait"
     clock.now += 10.0
     assert [gate.tried(TOKEN) for _ in range(20)] == ["admitted"] * 20
+
+
+def test_a_quiet_day_saves_up_no_more_than_five_tries() -> None:
+    clock = Clock()
+    gate = Admission(TOKEN, clock)
+    clock.now += 86_400
+    assert [gate.tried("no") for _ in range(6)] == ["wrong"] * 5 + ["wait"]
 
 
 def test_a_day_of_guessing_is_a_try_in_ten_seconds() -> None:
@@ -165,3 +174,38 @@ def test_a_ticket_is_good_once_and_for_a_time() -> None:
     assert tickets.take(second)
     now[0] = 12.1 * 3600
     assert not tickets.take(third)
+
+
+def test_of_many_tickets_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app.ticket, "_MOST", 2)
+    tickets = Tickets()
+    first, second, third = (tickets.give() for _ in range(3))
+    assert [tickets.take(one) for one in (first, second, third)] == [False, True, True]
+
+
+def test_a_tabs_ticket_is_of_the_token_that_it_was_given_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app.ticket._tickets.clear()
+    given = app.ticket._tickets("old token").give()
+    presented: list[object] = [None, 7, "made up", given]
+    monkeypatch.setattr(
+        app.ticket, "_mounted", lambda **_: SimpleNamespace(ticket=presented.pop(0))
+    )
+    assert not any(app.ticket.presented("old token") for _ in range(3))
+    presented.append(given)
+    assert not app.ticket.presented("new token")
+    assert app.ticket.presented("old token")
+
+
+@pytest.mark.parametrize(("link", "is_shown"), [({}, True), ({"token": "wrong"}, False)])
+def test_a_tab_with_a_ticket_is_let_in_unless_its_link_has_a_wrong_token(
+    opened: Callable[..., AppTest],
+    monkeypatch: pytest.MonkeyPatch,
+    link: dict[str, str],
+    is_shown: bool,
+) -> None:
+    monkeypatch.setattr(app.ticket, "presented", lambda _: True)
+    tested = opened(**link)
+    assert ("✖ Corrupt" in seen(tested)) is is_shown
+    assert ("This is not the token." in seen(tested)) is not is_shown

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hand_made import make_run
 
+import app.fleet
 from app.fleet import MAX_DEPTH, Fleet, Run, runs_given
 from sdc_guard.errors import UsageError
 
@@ -63,12 +64,14 @@ def test_the_same_run_is_shown_once_and_equal_names_are_told_apart(tmp_path: Pat
     assert names(runs_given(lakes)) == ["r", "r (2)"]
 
 
-@pytest.mark.parametrize("link", ["folder", "run.json", "trace", "trace/steps", "bisect"])
+@pytest.mark.parametrize(
+    "link", ["folder", "run.json", "trace", "trace/steps", "trace/steps/rank=00000", "bisect"]
+)
 def test_a_link_that_leads_out_of_the_folder_is_refused_in_a_line(
     tmp_path: Path, link: str
 ) -> None:
     outside = make_run(tmp_path / "outside" / "secret")
-    for part in ("trace/steps", "bisect"):
+    for part in ("trace/steps/rank=00000", "bisect"):
         (outside / part).mkdir(parents=True)
     top = tmp_path / "runs"
     make_run(top / "fine")
@@ -77,7 +80,7 @@ def test_a_link_that_leads_out_of_the_folder_is_refused_in_a_line(
         run.symlink_to(outside)
     else:
         make_run(run)
-        (run / link).parent.mkdir(exist_ok=True)
+        (run / link).parent.mkdir(exist_ok=True, parents=True)
         (run / link).unlink(missing_ok=True)
         (run / link).symlink_to(outside / link)
     fleet = runs_given([str(top)])
@@ -97,6 +100,39 @@ def test_a_link_within_the_folder_is_not_followed_and_needs_no_word(tmp_path: Pa
     (top / "circle").symlink_to(top)
     fleet = runs_given([str(top)])
     assert (names(fleet), fleet.refused) == (["one"], ())
+
+
+def test_a_part_of_a_run_that_is_a_link_within_the_folder_is_shown(tmp_path: Path) -> None:
+    top = tmp_path / "runs"
+    one = make_run(top / "one")
+    (top / ".scratch").mkdir()
+    (one / "trace").symlink_to(top / ".scratch")
+    fleet = runs_given([str(top)])
+    assert (names(fleet), fleet.refused) == (["one"], ())
+
+
+def test_a_circle_of_links_leads_nowhere_and_is_refused(tmp_path: Path) -> None:
+    top = tmp_path / "runs"
+    make_run(top / "fine")
+    run = make_run(top / "odd")
+    (run / "bisect").symlink_to(run / "back")
+    (run / "back").symlink_to(run / "bisect")
+    fleet = runs_given([str(top)])
+    assert names(fleet) == ["fine"]
+    assert "odd is not shown: its bisect is a link" in fleet.refused[0]
+
+
+def test_a_folder_of_too_many_folders_is_looked_through_in_part_and_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app.fleet, "MAX_FOLDERS", 3)
+    top = tmp_path / "runs"
+    make_run(top / "one")
+    for name in "abc":
+        (top / name).mkdir()
+    fleet = runs_given([str(top)])
+    assert names(fleet) == ["one"]
+    assert fleet.refused == (f"{top}: more than 3 folders; give a folder further down",)
 
 
 @pytest.mark.parametrize(

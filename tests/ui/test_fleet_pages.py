@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 import streamlit as st
 from hand_made import Trace, clean_run, corrupt_run, make_run
+from paged import MAIN, page_of, said
 from streamlit.testing.v1 import AppTest
 
 from app.fleet import Run, runs_given
 from app.fleet_table import age, table
 from app.records import Newest
 from app.summary import Summaries, Summary
-
-MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
 
 Open = Callable[..., AppTest]
 
@@ -37,21 +36,7 @@ def runs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_page(monkeypatch: pytest.MonkeyPatch, runs: Path) -> Open:
-    monkeypatch.setattr(sys, "argv", ["main.py", str(runs)])
-
-    def opened(**query: str) -> AppTest:
-        tested = AppTest.from_file(str(MAIN), default_timeout=30)
-        for name, value in query.items():
-            tested.query_params[name] = value
-        return tested.run()
-
-    return opened
-
-
-def text_of(tested: AppTest) -> str:
-    assert not tested.exception, tested.exception
-    parts = [*tested.error, *tested.warning, *tested.success, *tested.info, *tested.caption]
-    return "\n".join(str(part.value) for part in parts).replace("\\", "")
+    return lambda **query: page_of(monkeypatch, "incidents", runs, **query)
 
 
 def test_the_table_has_the_state_of_each_run(open_page: Open) -> None:
@@ -66,10 +51,10 @@ def test_the_table_has_the_state_of_each_run(open_page: Open) -> None:
 
 def test_a_link_chooses_the_run_and_the_picker_another(open_page: Open) -> None:
     tested = open_page(run="b-corrupt", incident="27")
-    assert "✖ Corrupt" in text_of(tested)
+    assert "✖ Corrupt" in said(tested)
     assert tested.selectbox[0].value == "b-corrupt"
     tested.selectbox[0].select("a-clean").run()
-    assert "✔ Clean so far" in text_of(tested)
+    assert "✔ Clean so far" in said(tested)
     assert tested.query_params["run"] in ("a-clean", ["a-clean"])
     assert "incident" not in tested.query_params  # it was of the other run
 
@@ -87,7 +72,7 @@ def test_what_was_selected_in_one_run_is_not_in_the_next(open_page: Open) -> Non
 @pytest.mark.parametrize("asked", ["no-such", "../outside", "/etc"])
 def test_an_unknown_run_is_told_and_what_there_is_listed(open_page: Open, asked: str) -> None:
     tested = open_page(run=asked)
-    assert f"there is no run {asked} here; there are 4 runs:" in text_of(tested)
+    assert f"there is no run {asked} here; there are 4 runs:" in said(tested)
     labels = [link.proto.label.replace("\\", "") for link in tested.get("page_link")]
     assert labels == ["a-clean", "b-corrupt", "c-started", "d-damaged"]
     assert not tested.dataframe
@@ -95,17 +80,17 @@ def test_an_unknown_run_is_told_and_what_there_is_listed(open_page: Open, asked:
 
 def test_a_damaged_run_is_a_line_and_the_others_stay_within_reach(open_page: Open) -> None:
     tested = open_page(run="d-damaged")
-    assert "run.json cannot be read" in text_of(tested)
+    assert "run.json cannot be read" in said(tested)
     assert len(tested.dataframe[0].value) == 4
     tested.selectbox[0].select("b-corrupt").run()
-    assert "✖ Corrupt" in text_of(tested)
+    assert "✖ Corrupt" in said(tested)
 
 
 def test_what_is_refused_is_a_line_on_the_page(open_page: Open, runs: Path) -> None:
     outside = corrupt_run(runs.parent / "outside")
     (runs / "link").symlink_to(outside)
     tested = open_page()
-    assert "link is not shown: it is a link that leads out of" in text_of(tested)
+    assert "link is not shown: it is a link that leads out of" in said(tested)
     assert "link" not in list(tested.dataframe[0].value["run"])
 
 
@@ -113,7 +98,7 @@ def test_a_run_that_is_deleted_while_it_is_looked_at(open_page: Open, runs: Path
     tested = open_page(run="b-corrupt")
     shutil.rmtree(runs / "b-corrupt")
     tested.run()
-    assert "no run folder there" in text_of(tested)
+    assert "no run folder there" in said(tested)
     assert len(tested.error) == 1
 
 
@@ -187,10 +172,10 @@ def test_runs_may_come_into_an_empty_folder(
     top.mkdir()
     monkeypatch.setattr(sys, "argv", ["main.py", str(top)])
     tested = AppTest.from_file(str(MAIN), default_timeout=30).run()
-    assert "this folder is empty" in text_of(tested)
+    assert "this folder is empty" in said(tested)
     corrupt_run(top / "one")
     clean_run(top / "two")
     st.cache_data.clear()  # as after ten seconds
     tested.run()
-    assert "✖ Corrupt" in text_of(tested)
+    assert "✖ Corrupt" in said(tested)
     assert tested.selectbox[0].options == ["one", "two"]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hand_made import NAMES, Trace, corrupt_run, make_run
+from paged import page_of, said
 from streamlit.testing.v1 import AppTest
 
 from sdc_guard.store.run_file import Attempt, Layer, RunFile
-
-MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
-LOCATE = "views/locate.py"
 
 Open = Callable[..., AppTest]
 
@@ -22,25 +19,7 @@ Open = Callable[..., AppTest]
 @pytest.fixture
 def open_page(monkeypatch: pytest.MonkeyPatch) -> Open:
     """open_page(run, **query): the page as it is after it has rendered."""
-
-    def opened(run: Path, /, **query: str) -> AppTest:
-        monkeypatch.setattr(sys, "argv", ["main.py", str(run)])
-        app = AppTest.from_file(str(MAIN), default_timeout=60)
-        app.switch_page(LOCATE)
-        for name, value in query.items():
-            app.query_params[name] = value
-        return app.run()
-
-    return opened
-
-
-def text_of(app: AppTest) -> str:
-    """All text on the page; the backslashes that keep Markdown from reading it are taken out."""
-    assert not app.exception, app.exception
-    blocks = [*app.error, *app.warning, *app.info, *app.caption, *app.subheader, *app.markdown]
-    parts = [element.value for element in blocks]
-    parts += [table.value.to_string(max_colwidth=None) for table in app.table]
-    return "\n".join(parts).replace("\\", "")
+    return lambda run, **query: page_of(monkeypatch, "locate", run, **query)
 
 
 def charts(app: AppTest) -> int:
@@ -74,7 +53,7 @@ def ranks_run(folder: Path, ranks: int = 4, spike: float = 1_000.0) -> Path:
 
 def test_a_deep_link_to_a_cell_shows_its_ranks(tmp_path: Path, open_page: Open) -> None:
     app = open_page(ranks_run(tmp_path / "run"), step="40", layer=NAMES[1])
-    text = text_of(app)
+    text = said(app)
     assert f"{NAMES[1]} at step 40" in text
     assert "norm of rank 2, local" in text
     table = app.table[0].value
@@ -93,31 +72,31 @@ def test_a_deep_link_to_a_cell_shows_its_ranks(tmp_path: Path, open_page: Open) 
 
 def test_a_rank_in_the_address_is_the_one_that_is_shown(tmp_path: Path, open_page: Open) -> None:
     app = open_page(ranks_run(tmp_path / "run"), step="40", layer=NAMES[1], rank="1")
-    assert "norm of rank 1, local" in text_of(app)
+    assert "norm of rank 1, local" in said(app)
 
 
 def test_two_ranks_that_differ_blame_nobody(tmp_path: Path, open_page: Open) -> None:
     app = open_page(ranks_run(tmp_path / "run", 2), step="40", layer=NAMES[1])
-    text = text_of(app)
+    text = said(app)
     assert "Of two ranks that differ nobody knows which is wrong" in text
     assert "over ranks" not in app.table[0].value.columns
 
 
 def test_an_incident_is_compared_with_the_steps_before(tmp_path: Path, open_page: Open) -> None:
     app = open_page(corrupt_run(tmp_path / "run"))
-    text = text_of(app)
+    text = said(app)
     assert "Selected: 27 to 36; baseline: 1 to 26, 26 steps." in text
     assert "One rank: values are compared with their own steps alone." in text
     assert "Click on a cell" in text
     app.segmented_control(key="ways").set_value("Ranks").run()
-    assert "Only one rank recorded these steps" in text_of(app)
+    assert "Only one rank recorded these steps" in said(app)
     app.number_input(key="compare_from").set_value(1).run()
     app.number_input(key="compare_to").set_value(5).run()
-    assert "There is no step before step 1 to compare with." in text_of(app)
+    assert "There is no step before step 1 to compare with." in said(app)
 
 
 def test_a_proven_change_is_told_with_its_bits(tmp_path: Path, open_page: Open) -> None:
-    text = text_of(open_page(corrupt_run(tmp_path / "run"), step="27", layer=NAMES[1]))
+    text = said(open_page(corrupt_run(tmp_path / "run"), step="27", layer=NAMES[1]))
     assert "✖ proven" in text
     assert "19, 30" in text
     assert "param changed between step 26 and step 27" in text
@@ -128,10 +107,10 @@ def test_a_proven_change_is_told_with_its_bits(tmp_path: Path, open_page: Open) 
 
 def test_without_statistics_the_page_says_why(tmp_path: Path, open_page: Open) -> None:
     run = make_run(tmp_path / "run")
-    assert "No statistics of layers are recorded" in text_of(open_page(run))
+    assert "No statistics of layers are recorded" in said(open_page(run))
     with Trace(run) as trace:
         trace.row("steps", 1, loss=1.0)
-    assert "No statistics of layers are recorded" in text_of(open_page(run))
+    assert "No statistics of layers are recorded" in said(open_page(run))
 
 
 def test_one_step_alone_is_not_judged(tmp_path: Path, open_page: Open) -> None:
@@ -139,7 +118,7 @@ def test_one_step_alone_is_not_judged(tmp_path: Path, open_page: Open) -> None:
     with Trace(run) as trace:
         trace.row("layers", 7, layer=0, norm=1.0, nonfinite=0, zeros=0)
     app = open_page(run, step="7", layer=NAMES[0])
-    text = text_of(app)
+    text = said(app)
     assert "Grey: nothing to judge by" in text
     assert "There is no step before step 7 to compare with." in text
     assert charts(app) == 2
@@ -165,26 +144,26 @@ def test_nothing_but_values_without_a_logarithm(
                 )
     for statistic in ("norm", "nonfinite"):
         app = open_page(run, step="9", layer=NAMES[0], statistic=statistic)
-        text = text_of(app)
+        text = said(app)
         assert ("✕: values that are not finite." in text) == (value != 0)
         assert charts(app) >= 2
 
 
 def test_a_cell_that_was_not_recorded(tmp_path: Path, open_page: Open) -> None:
     app = open_page(ranks_run(tmp_path / "run"), step="999", layer=NAMES[0])
-    assert "No statistics of this layer are recorded at this step." in text_of(app)
+    assert "No statistics of this layer are recorded at this step." in said(app)
     app = open_page(tmp_path / "run", step="40", layer="no such layer", steps="x", layers="9-1")
-    assert "Click on a cell" in text_of(app)
+    assert "Click on a cell" in said(app)
 
 
 def test_the_window_of_the_address_and_the_way_back(tmp_path: Path, open_page: Open) -> None:
     app = open_page(ranks_run(tmp_path / "run"), steps="30-49", layers="1-1")
-    assert "Shown: steps 30 to 49, 1 layer of 2." in text_of(app)
+    assert "Shown: steps 30 to 49, 1 layer of 2." in said(app)
     labels = [button.label for button in app.button]
     assert labels == ["Whole run", "All layers"]
     app.button[0].click().run()
     assert "steps" not in app.query_params
-    assert "Shown: steps 0 to 59, 1 layer of 2." in text_of(app)
+    assert "Shown: steps 0 to 59, 1 layer of 2." in said(app)
 
 
 def test_a_damaged_segment_is_told_and_costs_only_itself(tmp_path: Path, open_page: Open) -> None:
@@ -194,7 +173,7 @@ def test_a_damaged_segment_is_told_and_costs_only_itself(tmp_path: Path, open_pa
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     app = open_page(run, step="40", layer=NAMES[1])
-    text = text_of(app)
+    text = said(app)
     assert "1 file of the trace could not be read: cells are missing." in text
     assert [str(x) for x in app.table[0].value["rank"]] == ["0", "1", "2"]
 
@@ -221,5 +200,5 @@ def test_5000_layers_with_odd_names(tmp_path: Path, open_page: Open) -> None:
     app = open_page(run, step="9", layer=names[4_001])
     raw = [element.value for element in (*app.subheader, *app.caption, *app.markdown)]
     assert not any("![x](" in value for value in raw)
-    assert f"{' '.join(names[4_001].split())} at step 9" in text_of(app)
+    assert f"{' '.join(names[4_001].split())} at step 9" in said(app)
     assert charts(app) == 3

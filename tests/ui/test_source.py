@@ -6,6 +6,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import duckdb
 import pytest
 from hand_made import Trace, make_run
 
@@ -72,6 +73,39 @@ def test_a_damaged_description_is_one_line(tmp_path: Path) -> None:
         source.reader()
     make_run(source.run)
     assert count(source) == 0
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [(duckdb.IOException("damaged"), RunFormatError), (OSError("gone"), OSError)],
+)
+def test_a_reader_that_failed_half_way_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception, told: type[Exception]
+) -> None:
+    source = Source(make_run(tmp_path / "run"))
+    before = source.reader()
+
+    def fail() -> None:
+        raise trouble
+
+    monkeypatch.setattr(before, "refresh", fail)
+    write_steps(source.run, 1, 3)
+    with pytest.raises(told):
+        source.reader()
+    assert source.reader() is not before
+    assert count(source) == 3
+
+
+def test_an_answer_of_a_search_is_news_and_what_is_being_written_is_none(tmp_path: Path) -> None:
+    source = Source(make_run(tmp_path / "run"))
+    write_steps(source.run, 1, 3)
+    version = source.version()
+    (source.run / "trace" / "steps" / "rank=00000" / ".seg-00000009.parquet.x.tmp").touch()
+    (source.run / "bisect" / "0001").mkdir(parents=True)
+    (source.run / "bisect" / "0001" / "journal.jsonl").touch()
+    assert source.version() == version
+    (source.run / "bisect" / "0001" / "result.json").touch()
+    assert source.version() != version
 
 
 def test_many_sessions_at_once_while_the_run_is_written_and_sealed(tmp_path: Path) -> None:

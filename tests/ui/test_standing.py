@@ -101,6 +101,19 @@ def test_a_failure_is_told_to_who_asks_next_and_tried_again() -> None:
     assert found.value == "there"
 
 
+def test_a_failure_of_an_older_version_is_not_told_of_the_newer_one() -> None:
+    standing: Standing[str] = Standing(2)
+
+    def fail() -> str:
+        raise ValueError("no such file")
+
+    assert standing.of("a", 1, fail, at_once=False) is None
+    wait_until(lambda: standing.news("a", 1, fail, None))
+    found = standing.of("a", 2, lambda: "there", at_once=True)
+    assert found is not None
+    assert found.value == "there"
+
+
 def test_the_answer_asked_for_longest_ago_goes_first() -> None:
     asked = Questions(0.1)
     assert [asked.of(1, key) for key in "abaca"] == [1, 2, 1, 3, 1]

@@ -6,7 +6,6 @@ import csv
 import json
 import math
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -220,11 +219,3 @@ def test_the_documents_example_is_what_is_printed(
     for example in blocks("python"):
         exec(example, {})  # its own text
     assert call("history.csv").stdout.splitlines() == blocks("text")[0].splitlines()
-
-
-def test_the_documents_commands_are_understood() -> None:
-    lines = [line for block in blocks("") for line in block.splitlines() if "check-log" in line]
-    assert len(lines) > 3
-    for line in lines:
-        name, *arguments = shlex.split(line.lstrip("$ "))[1:]
-        main.commands[name].make_context(name, arguments)  # raises where it is not

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from documents import ROOT, blocks
 from endpoint import endpoint
 
-from sdc_guard.cli import main
 from sdc_guard.delivery.guard_state import GuardState
 from sdc_guard.delivery.metrics import metrics_of
 from sdc_guard.delivery.run_metrics import metrics_of_runs
@@ -22,7 +21,6 @@ from sdc_guard.inject.journal import read_journal
 from sdc_guard.inject.plan_file import read_plan
 from sdc_guard.watch.status import RunStatus
 
-ROOT = Path(__file__).resolve().parents[2]
 TESTS = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
 
 
@@ -35,11 +33,9 @@ def test_every_test_that_a_document_names_exists(document: Path) -> None:
     assert not missing
 
 
-def blocks(document: str, language: str) -> list[str]:
-    """The code blocks of a document in one language; "" for those of a shell."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return [content for name, content in found if name == language]
+def texts(document: str, language: str) -> list[str]:
+    """The code blocks of a document in one language."""
+    return [block.text for block in blocks(ROOT / document) if block.language == language]
 
 
 def test_the_examples_of_alerts_run(
@@ -56,7 +52,7 @@ def test_the_examples_of_alerts_run(
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("LOCAL_RANK", str(free.getsockname()[1] - 9464))
         free.close()
-        for example in blocks("docs/alerts.md", "python"):
+        for example in texts("docs/alerts.md", "python"):
             exec(example, names)  # its own text
         guard, webhook = names["guard"], names["webhook"]
         try:
@@ -71,21 +67,6 @@ def test_the_examples_of_alerts_run(
         (body,) = server.bodies()
         assert "nonfinite" in body["text"]
         assert any(record.name == "training" for record in caplog.records)
-
-
-@pytest.mark.parametrize(
-    "document", ["README.md", "docs/alerts.md", "docs/injector.md", "docs/scoreboard.md"]
-)
-def test_the_commands_in_a_document_are_understood(document: str) -> None:
-    lines = [
-        shlex.split(line, comments=True)
-        for block in blocks(document, "")
-        for line in block.splitlines()
-        if line.startswith("sdc-guard ")
-    ]
-    assert lines
-    for _, name, *arguments in lines:
-        main.commands[name].make_context(name, arguments)  # raises where it is not
 
 
 def test_the_metrics_in_a_document_are_those_that_are_served() -> None:
@@ -108,7 +89,7 @@ def test_the_examples_of_the_injector_run(
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
     optimizer = torch.optim.AdamW(model.parameters())
     names: dict[str, Any] = {"model": model, "optimizer": optimizer}
-    attach, tell = blocks("docs/injector.md", "python")
+    attach, tell = texts("docs/injector.md", "python")
     exec(attach, names)  # its own text
     for _ in range(5):
         model(torch.ones(2, 4)).sum().backward()
@@ -122,7 +103,7 @@ def test_the_examples_of_the_injector_run(
 
 
 def test_the_plan_of_the_injectors_page_is_read(tmp_path: Path) -> None:
-    (text,) = blocks("docs/injector.md", "toml")
+    (text,) = texts("docs/injector.md", "toml")
     (tmp_path / "plan.toml").write_text(text, encoding="utf-8")
     plan = read_plan(tmp_path / "plan.toml")
     assert (plan.seed, [fault.site for fault in plan.faults]) == (3, ["weight", "activation"])

@@ -36,6 +36,7 @@ MOUNTINFO = r"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 38 22 0:58 / /v3 rw - nfs server:/y rw,nolock
 39 22 0:59 / /share rw - 9p host rw
 40 22 0:60 / /odd rw - newfs none rw
+41 22 0:61 / /image rw - squashfs /dev/loop0 rw
 no line of it
 """
 
@@ -46,7 +47,7 @@ def of(place: str) -> list[tuple[str, str]]:
 
 def test_the_deepest_mount_holds_a_path_and_the_last_of_several() -> None:
     among = mounts(MOUNTINFO)
-    assert len(among) == 12
+    assert len(among) == 13
     kinds = {
         "/home/me": "ext4", "/data/run": "nfs4", "/database": "ext4",
         "/data/with space/run": "fuse.sshfs", "/old/run": "tmpfs",
@@ -86,15 +87,17 @@ def test_what_a_file_system_means(
 def test_a_read_only_mount_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sdc_guard.doctor.file_systems.nearest", lambda path: path)
     assert [level for level, _ in of("/fixed")] == [PROBLEM, OK]
+    assert [level for level, _ in of("/image")] == [PROBLEM, OK]  # of a kind that nobody writes to
 
 
-def test_a_part_of_a_run_on_another_file_system_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["trace", "archive", "bisect"])
+def test_a_part_of_a_run_on_another_file_system_is_told(tmp_path: Path, part: str) -> None:
     run = tmp_path.resolve() / "run"
-    (run / "trace").mkdir(parents=True)
-    (run / "archive").mkdir()
-    text = f"1 1 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {run}/archive rw - nfs4 s:/x rw\n"
+    for name in ("trace", "archive", "bisect"):
+        (run / name).mkdir(parents=True)
+    text = f"1 1 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {run}/{part} rw - nfs4 s:/x rw\n"
     (found,) = places(run, text)
-    assert (found.level, found.subject) == (WARNING, "archive/")
+    assert (found.level, found.subject) == (WARNING, f"{part}/")
 
 
 def room(free: int, whole: int, files: int = 10**6, left: int = 10**6) -> SimpleNamespace:
@@ -175,7 +178,7 @@ def test_flushed_denormals_are_seen() -> None:
 def test_where_machine_code_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(compiled_code(str(tmp_path / "made" / "later"))).level == OK
     assert next(compiled_code("")).level == WARNING
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda _, mode: mode == os.R_OK)
     assert "cannot be written" in next(compiled_code(str(tmp_path))).what
 
 
@@ -186,11 +189,17 @@ def test_a_runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(left(tmp_path)) == []  # in use
     ring.leave()
     assert [one.level for one in left(tmp_path)] == [NOTE]
+    assert (NOTE, "ring") in [(one.level, one.subject) for one in command.examine(tmp_path)]
     (tmp_path / "run.json").touch()
     at = (tmp_path / "run.json").stat().st_mtime
     assert list(times(tmp_path, at - 30)) == []
     assert [one.level for one in times(tmp_path, at - 100)] == [WARNING]
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    segment = tmp_path / "trace" / "steps" / "rank=00000" / "seg-00000000.parquet"
+    segment.parent.mkdir(parents=True)
+    segment.touch()
+    os.utime(segment, (at + 200, at + 200))
+    assert [one.level for one in times(tmp_path, at)] == [WARNING]
+    monkeypatch.setattr(os, "access", lambda _, mode: mode == os.R_OK)
     assert [one.level for one in written(tmp_path)] == [PROBLEM]
 
 

@@ -48,14 +48,6 @@ def test_the_example_of_the_document_is_what_is_printed() -> None:
     assert result.stdout == printed
 
 
-def test_the_commands_of_the_document_are_understood() -> None:
-    text = (ROOT / "docs" / "planner.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^sdc-guard plan (.*)$", text, re.MULTILINE)
-    assert lines
-    for line in lines:
-        main.commands["plan"].make_context("plan", shlex.split(line, comments=True))
-
-
 def test_json_has_the_numbers_with_units_and_origins() -> None:
     found = object_of(*MODEL)
     assert found["schema"] == {"name": "sdc-guard.plan", "version": 1}

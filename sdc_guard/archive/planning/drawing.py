@@ -1,7 +1,6 @@
 """Where to keep checkpoints, as a figure: ages on a logarithmic axis.
 
-The same plan gives the same bytes: no time, no random names. Colours are those of Okabe and Ito
-(2008), which people with colour-blindness tell apart.
+The same plan gives the same bytes: no time, no random names.
 """
 
 from __future__ import annotations
@@ -11,16 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...colours import BLUE, INK, ORANGE, RULE, SOFT
 from ...errors import UsageError
 from .chart import axis_of, per_factor
 from .plan import Plan
 from .units import money_text, time_text
 
-_INK: Final = "#1f2933"
-_SOFT: Final = "#52606d"
-_RULE: Final = "#d9dee4"
-_LATENCY: Final = "#E69F00"
-_KEPT: Final = "#0072B2"
+_LATENCY: Final = ORANGE
+_KEPT: Final = BLUE
 _SETTINGS: Final = {
     "svg.hashsalt": "sdc-guard",
     "svg.fonttype": "path",
@@ -74,7 +71,7 @@ def _density(axes: Any, plan: Plan) -> None:
     axes.stairs(heights, edges, fill=True, color=_LATENCY, alpha=0.45, linewidth=0)
     axes.set_ylim(0, 1.12)
     axes.set_yticks([])
-    axes.set_ylabel("detection\nlatency", rotation=0, ha="right", va="center", color=_INK)
+    axes.set_ylabel("detection\nlatency", rotation=0, ha="right", va="center", color=INK)
     _bare(axes)
 
 
@@ -90,28 +87,28 @@ def _ages(axes: Any, plan: Plan) -> None:
     axes.set_xlim(axis.least * 0.95, axis.most * 1.05)
     axes.set_ylim(0, 1.1)
     axes.set_yticks([])
-    axes.set_ylabel("kept", rotation=0, ha="right", va="center", color=_INK)
+    axes.set_ylabel("kept", rotation=0, ha="right", va="center", color=INK)
     ticks = axis.ticks()
-    axes.set_xticks([age for age, _ in ticks], [name for _, name in ticks], color=_SOFT)
+    axes.set_xticks([age for age, _ in ticks], [name for _, name in ticks], color=SOFT)
     axes.set_xticks([], minor=True)
-    axes.set_xlabel("age of the checkpoint, right after a save", color=_SOFT)
+    axes.set_xlabel("age of the checkpoint, right after a save", color=SOFT)
     _bare(axes)
 
 
 def _bare(axes: Any) -> None:
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
-        spine.set_color(_RULE)
-    axes.tick_params(length=3, color=_RULE)
+        spine.set_color(RULE)
+    axes.tick_params(length=3, color=RULE)
 
 
 def _words(figure: Any, plan: Plan) -> None:
     keeping, latency = plan.keeping, plan.inputs.latency
     title = f"Keep {keeping.count:,} checkpoints, of saves every {time_text(plan.interval.period)}"
-    figure.text(0.1, 0.93, title, fontsize=13, color=_INK, fontweight="bold")
+    figure.text(0.1, 0.93, title, fontsize=13, color=INK, fontweight="bold")
     storage = money_text(plan.costs.storage).replace("$", r"\$")  # else it begins a formula
     cost = f"Storage {storage} a month. After a corruption the training goes"
     cost += f" back {time_text(keeping.excess)} farther than needed, on the mean."
-    figure.text(0.1, 0.87, cost, fontsize=8.5, color=_SOFT)
+    figure.text(0.1, 0.87, cost, fontsize=8.5, color=SOFT)
     words = f"Latency: {latency.words} ({plan.inputs.latency_origin})".replace("$", r"\$")
-    figure.text(0.1, 0.82, words[:130], fontsize=8.5, color=_SOFT)
+    figure.text(0.1, 0.82, words[:130], fontsize=8.5, color=SOFT)
