@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import Final
 
 from sdc_guard.lake.location import is_lake, without_password
 from sdc_guard.store.trace_reader import TraceReader
 
+from ..accused import accused_rank, machine_of
 from ..checkpoint import Checkpoint
 from ..proven_alerts import first_proven_alert
 from ..recorded import solved_at
 from ..recurring import recurring
+from ..result import STORED_BYTES
 from ..spacing import duplicates, gaps
 from . import from_trace
 from .across_sessions import with_others
@@ -61,7 +64,7 @@ def report_of_run(
     place = without_password(place) if is_lake(place) else place
     answer = with_checkpoints(_answer(reader, known, sessions, count), checkpoints)
     answer = with_unreadable(with_others(answer, sessions), checkpoints)
-    answer = with_unread_bytes(answer, checkpoints, sessions)
+    answer = _with_machine(reader, with_unread_bytes(answer, checkpoints, sessions))
     back = go_back(answer, checkpoints, place, reader.run_file.resume, known.last)
     return Report(
         name=reader.run_file.name,
@@ -107,6 +110,16 @@ def _answer(
     if by_trace.state not in ("corrupt", "suspect"):
         return by_session
     return after_search(by_trace, by_session)
+
+
+def _with_machine(reader: TraceReader, answer: Headline) -> Headline:
+    """The same answer, with where the accused rank ran; alerts that accuse one name it, too."""
+    step, rank = answer.first_corrupt, answer.rank
+    if step is None or answer.kind == STORED_BYTES or answer.source == "checkpoints":
+        return answer
+    if rank is None and (answer.source == "alerts" or reader.run_file.world_size == 1):
+        rank = accused_rank(reader, step, proven=answer.proven)
+    return replace(answer, rank=rank, machine=machine_of(reader, step, rank))
 
 
 def report_of_archive(
