@@ -223,6 +223,10 @@ def test_a_token_then_a_dark_page_about_the_run_of_the_link(
         page.reload()
         see_the_second_run(page, name)  # and by another: each is good once
         expect(page.get_by_label("Token", exact=True)).to_have_count(0)
+        open_more_tabs(visit, page, name)
+        stranger = Visit(chromium, address)  # another browser has no tab to ask
+        expect(stranger.open("/?run=second").get_by_label("Token", exact=True)).to_be_visible()
+        stranger.close()
         linked = visit.open(f"/timeline?run=second&step=27&token={token}")
         expect(linked.get_by_role("heading", name="Step 27", exact=True)).to_be_visible()
         expect(linked.locator("canvas.marks")).to_have_count(3)
@@ -252,6 +256,19 @@ def ask_for_the_token(page: Page, token: str) -> None:
     expect(field).to_have_value("")
     field.fill(token)
     field.press("Enter")
+
+
+def open_more_tabs(visit: Visit, page: Page, name: str) -> None:
+    """Another tab is let in by those that are open, and each can be reloaded after that."""
+    tabs = [page]
+    for _ in range(2):
+        tabs.append(visit.open("/?run=second"))  # without a token in its address
+        see_the_second_run(tabs[-1], name)
+    for tab in tabs:
+        tab.reload()
+        see_the_second_run(tab, name)
+    for tab in tabs[1:]:
+        tab.close()
 
 
 def see_the_second_run(page: Page, name: str) -> None:
