@@ -34,6 +34,12 @@ from .headline import (
     with_unreadable,
 )
 
+_IN_THE_FOLDER: Final = (
+    "Checkpoints, and searches of them, are not uploaded: they lie in the run's folder."
+)
+_NOT_UPLOADED: Final = (
+    "Files of the trace that could not be read were not uploaded, and are not named here."
+)
 _PACKAGES: Final = {
     "SDC Guard": "sdc-guard-torch",
     "torch": "torch",
@@ -65,7 +71,10 @@ def report_of_run(
     answer = with_checkpoints(_answer(reader, known, sessions, count), checkpoints)
     answer = with_unreadable(with_others(answer, sessions), checkpoints)
     answer = _with_machine(reader, with_unread_bytes(answer, checkpoints, sessions))
-    back = go_back(answer, checkpoints, place, reader.run_file.resume, known.last)
+    elsewhere = from_trace.clean_checkpoints(reader) if is_lake(place) else None
+    back = go_back(
+        answer, checkpoints, place, reader.run_file.resume, known.last, elsewhere=elsewhere
+    )
     return Report(
         name=reader.run_file.name,
         place=place,
@@ -81,11 +90,14 @@ def report_of_run(
         alert_count=count,
         recurring=tuple(f"{one}." for one in recurring(reader)),
         checkpoints=tuple(checkpoints),
-        remarks=_remarks(checkpoints),
+        remarks=(_IN_THE_FOLDER,) if is_lake(place) else _remarks(checkpoints),
         sessions=tuple(sessions),
         attempts=from_trace.attempts(reader),
         blind=from_trace.blind(reader),
-        unseen=from_trace.unseen(reader, known),
+        unseen=(
+            *from_trace.unseen(reader, known),
+            *((_NOT_UPLOADED,) if is_lake(place) else ()),
+        ),
         damaged=tuple((str(path), reason) for path, reason in sorted(reader.damaged.items())),
     )
 

@@ -92,8 +92,15 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextlib.contextmanager
-def dashboard(runs: Path, log: Path, *options: str) -> Iterator[str]:
-    """Serve the dashboard by `sdc-guard dashboard`; yields its address."""
+def dashboard(runs: Path | str, log: Path, *options: str, path: str = str(ROOT)) -> Iterator[str]:
+    """Serve the dashboard by `sdc-guard dashboard`; yields its address.
+
+    Args:
+        runs: a folder, or a location in a lake.
+        log: gets what the server says on stderr.
+        *options: more of the command line.
+        path: where its modules are looked for first.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -105,7 +112,7 @@ def dashboard(runs: Path, log: Path, *options: str) -> Iterator[str]:
             stderr=errors,
             text=True,
             cwd=log.parent,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": path},
         )
         with ended(server):
             wait_for_line(server, "URL:")
