@@ -7,7 +7,7 @@ run is chosen, and let nobody else take it out.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import streamlit as st
@@ -74,8 +74,10 @@ def choice(
     *,
     width: int,
     optional: bool = False,
+    default: str | None = None,
+    shown: Callable[[str], str] = str,
 ) -> str | None:
-    """A choice that the address has under this name; the first option, or none, without it.
+    """A choice that the address has under this name; the default, or none, without it.
 
     Args:
         label: what stands above.
@@ -83,9 +85,12 @@ def choice(
         options: what there is.
         width: in pixels.
         optional: whether nothing may be chosen, as is the case at first.
+        default: what is chosen at first; by default the first option.
+        shown: what stands for an option.
     """
     asked = st.query_params.get(name)
     first = None if optional or not options else options[0]
+    first = default if default in options else first
     value = asked if asked in options else first
     _show(name, value)
     missing = optional and asked and value is None
@@ -96,6 +101,7 @@ def choice(
         key=name,
         on_change=_taken,
         args=(name, first),
+        format_func=shown,
         placeholder=f"{asked} is not in this run" if missing else "none",
         width=width,
     )

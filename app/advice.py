@@ -17,6 +17,8 @@ from .wording import count, span_text
 
 PERSISTENT: Final = "persistent on a device"
 INTERMITTENT: Final = "intermittent"
+_STORAGE: Final = "storage"
+_SOFTWARE: Final = "data or software"
 _OF_A_HOST: Final = (INTERMITTENT, PERSISTENT)
 
 
@@ -49,7 +51,6 @@ class Context:
         last: the newest recorded step.
         lost_seconds: what the steps after the one to go back to took.
         world_size: number of ranks.
-        host: that the first corrupt step ran on, as it was recorded; None where it is not known.
         audited: findings of audits, by step.
         resumable: whether the run recorded a resume command.
         is_lake: whether the run is in a lake: no checkpoint lies there.
@@ -59,7 +60,6 @@ class Context:
     last: int | None = None
     lost_seconds: float | None = None
     world_size: int = 1
-    host: str | None = None
     audited: tuple[Audited, ...] = ()
     resumable: bool = False
     is_lake: bool = False
@@ -84,6 +84,7 @@ class Advice:
         lost_hours: what they took, in hours; None where that is not known.
         quarantine: which device or host to take out.
         test_on: the host to test; None where no verdict points to one.
+        ran_on: where the accused rank ran, and how much that says; None where it is not known.
         commands: to copy, with what each is for.
         confidence: in words; `evidence` is what it rests on.
         disproof: what would show that it is wrong.
@@ -98,6 +99,7 @@ class Advice:
     lost_hours: float | None
     quarantine: Quarantine
     test_on: str | None
+    ran_on: str | None
     commands: tuple[tuple[str, str], ...]
     confidence: str
     evidence: tuple[str, ...]
@@ -124,7 +126,7 @@ def advice(answer: Headline, back: GoBack, context: Context) -> Advice:
     back = go_back_of(answer, back)
     discard = _discard(back, context)
     verdict = _verdict(answer, context)
-    test_on = _test_on(answer, verdict, context)
+    test_on = _test_on(answer, verdict)
     return Advice(
         resume=back.step,
         path=back.path,
@@ -136,6 +138,7 @@ def advice(answer: Headline, back: GoBack, context: Context) -> Advice:
         else context.lost_seconds / 3600,
         quarantine=_quarantine(answer, verdict, context),
         test_on=test_on,
+        ran_on=_ran_on(answer, verdict),
         commands=tuple(_commands(answer, back, context, test_on)),
         confidence=confidence(answer),
         evidence=answer.rests_on,
@@ -176,20 +179,37 @@ def _quarantine(answer: Headline, verdict: str | None, context: Context) -> Quar
     if verdict == INTERMITTENT:
         why = "It happened once, and once does not say who did it: a device strikes out by the "
         return Quarantine(None, f"{why}ledger, after several (sdc-guard strikes).")
-    if verdict == "storage" or answer.is_of_files:
+    if verdict == _STORAGE or answer.is_of_files:
         return Quarantine(None, "A file changed where it lay: that accuses no device that trains.")
-    if verdict == "data or software":
+    if verdict == _SOFTWARE:
         return Quarantine(None, "The same comes out elsewhere: the program makes it of this batch.")
     if answer.state in ("corrupt", "suspect"):
         return Quarantine(None, "No verdict names a device or a host.")
     return Quarantine(None, "Nothing is accused.")
 
 
-def _test_on(answer: Headline, verdict: str | None, context: Context) -> str | None:
-    """The host that the accused step ran on, where there is but one."""
-    if answer.state != "corrupt" or verdict not in _OF_A_HOST or context.world_size != 1:
+def _test_on(answer: Headline, verdict: str | None) -> str | None:
+    """The host that the accused rank ran on."""
+    if answer.state != "corrupt" or verdict not in _OF_A_HOST or answer.machine is None:
         return None
-    return context.host
+    return answer.machine.host
+
+
+def _ran_on(answer: Headline, verdict: str | None) -> str | None:
+    """Where the accused rank ran, by its own record, and what that does not say."""
+    where = answer.machine
+    if where is None or answer.is_of_files or verdict in (_STORAGE, _SOFTWARE):
+        return None
+    if not answer.proven:
+        how = "It is suspected by statistics alone: test it before anything is replaced."
+    elif verdict == PERSISTENT:
+        how = "Proven on that rank, and what it did repeats."
+    else:
+        how = (
+            "Proven is that it happened on that rank; that this machine is broken is not. Test it, "
+            "and see whether it strikes again."
+        )
+    return f"{where.text} (rank {where.rank}, recorded as attempt {where.attempt} began). {how}"
 
 
 def _commands(
@@ -249,7 +269,8 @@ def _questions(answer: Headline, back: GoBack, verdict: str | None, context: Con
             found.append("Whether it comes again: one event gives no rate.")
         if verdict in _OF_A_HOST and context.world_size > 1:
             rank = "the rank" if answer.rank is None else f"rank {answer.rank}"
-            found.append(f"Which host {rank} ran on: see Locate.")
+            if answer.machine is None or answer.machine.host is None:
+                found.append(f"Which host {rank} ran on: it is not recorded; the launcher knows.")
     if context.last is not None and back.step is not None and not context.resumable:
         found.append("How the training is resumed: the run recorded no command for it.")
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -28,13 +30,20 @@ def show() -> None:
     """Render the page that the address asks for."""
     st.set_page_config(page_title="SDC Guard", page_icon=_ICON, layout="wide")
     page = st.navigation(navigation.pages(), position="top")
-    try:
+    with errors_told():
         if not admitted():
             return
         address.settle(page.title)
         if _chosen(given_runs()):
             _header(current_source(), navigation.question(page.title))
             page.run()
+
+
+@contextlib.contextmanager
+def errors_told() -> Iterator[None]:
+    """A line in place of what can be expected to fail; a fragment needs one of its own."""
+    try:
+        yield
     except SdcGuardError as error:
         _error_line(str(error))
     except duckdb.Error as error:

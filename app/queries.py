@@ -62,7 +62,8 @@ _CHECKPOINTS = """
 
 # What the guard tells once of what it cannot see
 _BLIND = """
-    SELECT kind, detail FROM events WHERE kind IN ('capture', 'not carried', 'layers changed')
+    SELECT kind, detail FROM events
+    WHERE kind IN ('capture', 'not carried', 'layers changed', 'steps lost')
     GROUP BY kind, detail ORDER BY min(step), kind, detail LIMIT 20
 """
 _ENDED = """

@@ -38,10 +38,3 @@ def audited(reader: TraceReader) -> tuple[Audited, ...]:
         for step, rank, severity, text in reader.rows(_AUDITED)
         if "verdict" in (detail := detail_of(text))
     )
-
-
-def host_of(reader: TraceReader, step: int) -> str | None:
-    """The host of the attempt that a step belongs to; None where that was not recorded."""
-    attempt = reader.rows("SELECT max(attempt) FROM steps WHERE step = $step", {"step": step})[0][0]
-    host = None if attempt is None else reader.run_file.environment(attempt).get("host")
-    return host if isinstance(host, str) and host else None

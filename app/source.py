@@ -33,14 +33,16 @@ class Source:
 
     Args:
         run: the run's folder, or its location in a lake; it need not exist yet.
+        attempt: read it as it was during this attempt; as it is now by default.
 
     Attributes:
         location: as it was given.
         run: the folder; of a run in a lake, a path that names it and does not exist.
     """
 
-    def __init__(self, run: str | Path) -> None:
+    def __init__(self, run: str | Path, attempt: int | None = None) -> None:
         self.location = run
+        self._attempt = attempt
         self.run = Path(str(parse(str(run))[0])) if is_lake(run) else Path(run)
         self._lock = threading.RLock()
         self._reader: TraceReader | None = None
@@ -59,6 +61,7 @@ class Source:
 
         Raises:
             RunNotFound, RunFormatError: there is no run that can be read.
+            UsageError: the run has no such attempt.
         """
         with self._lock:
             version = self.version()
@@ -83,7 +86,7 @@ class Source:
         with self._lock:
             try:
                 if self._reader is None:
-                    self._reader = open_run(self.location)
+                    self._reader = open_run(self.location, self._attempt)
                     self._started = _started(self._reader)
                 return self._reader.newest_snapshot()
             except SdcGuardError:
@@ -97,15 +100,15 @@ class Source:
             if _started(reader) != self._started:
                 reader = None  # another run took the folder: its files have the same names
         if reader is None:
-            reader = open_run(self.location)
+            reader = open_run(self.location, self._attempt)
             self._started = _started(reader)
         return reader
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def source_of(run: str) -> Source:
-    """The one `Source` of this server for a run's location."""
-    return Source(run)
+def source_of(run: str | Path, attempt: int | None = None) -> Source:
+    """The one `Source` of this server for a run's location, as of an attempt or as it is now."""
+    return Source(run, attempt)
 
 
 def given_runs() -> Fleet:

@@ -34,6 +34,8 @@ class Result:
         kind: class of the fault ("state at rest", "stored bytes", ...), or None.
         verdict: intermittent, persistent, data or software, storage, undetermined; or None.
         rank: the rank it happened on, or None when unknown.
+        machine: for verify, where that rank ran, by its own record: {rank, attempt, host,
+            devices}; None where that is not recorded.
         probes: each judging: {step, verdict, reason, oracle}.
         evidence: sentences that the verdict rests on.
         unsettled: the exit code when nothing corrupt was found, but not everything is clean;
@@ -99,6 +101,7 @@ class Result:
     state: State | None = None
     unreadable: tuple[dict[str, Any], ...] = ()
     proven_alert: dict[str, Any] | None = None
+    machine: dict[str, Any] | None = None
 
     @classmethod
     def of_bracket(cls, stored: dict[str, Any]) -> Result:
@@ -154,6 +157,7 @@ class Result:
             "more_tensors": self.more_tensors,
             "suspect": list(self.suspect),
             **({} if self.proven_alert is None else {"proven_alert": self.proven_alert}),
+            **({} if self.machine is None else {"machine": self.machine}),
             **self._of_search(),
         }
 

@@ -18,6 +18,7 @@ from sdc_guard.errors import ArchiveIncomplete, NotReproducible
 from sdc_guard.signals.capture import CaptureRequest
 from sdc_guard.store.reader import RunReader
 
+from .accused import machine_of
 from .answer import Finding, equal_result, located_result
 from .calibration import Kept, Mismatch, because, setting_texts, settings_explain
 from .chain import carried
@@ -90,7 +91,7 @@ class Verifier:
             chain = {} if found is None else carried(original, found.step)
             counter = self._counter(original, start.step, until)
             if counter is not None and is_consequence(found, counter):
-                return counter_result(original, counter, found)
+                return self._with_machine(counter_result(original, counter, found))
         if found is None:
             return equal_result(comparison)
         known = _known(comparison, found, chain)
@@ -111,7 +112,15 @@ class Verifier:
         left = len(found.first_tensors[1]) - len(tensors)
         finding = Finding(comparison, known, diagnosis, rung, why, confirmed, tensors, left)
         result = located_result(finding)
-        return replace(result, evidence=(*result.evidence, *doubt))
+        return self._with_machine(replace(result, evidence=(*result.evidence, *doubt)))
+
+    def _with_machine(self, result: Result) -> Result:
+        """The same, with the host and the devices of the rank that it names."""
+        if result.first_corrupt is None or result.rank is None:
+            return result
+        with self._original() as original:
+            machine = machine_of(original, result.first_corrupt, result.rank)
+        return result if machine is None else replace(result, machine=machine.as_dict())
 
     def _replay(
         self, name: str, start: Checkpoint, until: int, capture: CaptureRequest | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sdc_guard.detect.replica_alerts import DETECTOR as REPLICAS
+from sdc_guard.store.machines import Device, Machine
 
 from .two_findings import training_in_words
 from .unread import in_words
@@ -46,6 +47,24 @@ def _found(result: Mapping[str, Any]) -> str:
     if str(result["schema"]["name"]).endswith("verify"):
         return _verified(result, corrupt, between)
     return _located(result, corrupt, between)
+
+
+def machine_in_words(machine: Any) -> str:
+    """Where the named rank ran, as it is stored in a result; empty where that is not known."""
+    if not isinstance(machine, Mapping):
+        return ""
+    devices = [
+        Device(str(one["name"]), *(_text(one.get(key)) for key in ("uuid", "serial")))
+        for one in machine.get("devices") or ()
+        if isinstance(one, Mapping) and one.get("name")
+    ]
+    rank, attempt = machine.get("rank"), machine.get("attempt")
+    found = Machine(0, 0, _text(machine.get("host")), tuple(devices))
+    return f"rank {rank} ran on {found.text}, as it recorded when attempt {attempt} began"
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def alert_in_words(alert: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from .signals.environment import differences, environment_fingerprint
 from .signals.layers import model_layers, written_by_forward
 from .signals.placement import placement
 from .signals.shadow import ShadowPass
+from .signals.whereabouts import whereabouts
 from .store.reader import RunReader
 from .store.run_file import Attempt, Layer, RunFile, merge_layers
 
@@ -119,7 +120,7 @@ def register_attempt(
         ranks=ranks,
         attempt=attempt.attempt,
         parameters=_numbered(found, now),
-        events=[*_events(earlier, attempt), *_not_carried(found, written)],
+        events=[*_events(earlier, attempt, whereabouts(model)), *_not_carried(found, written)],
         inherited=_inherited(run, first_step) if earlier else None,
         owner=os.getpid(),
         written_by_forward=written,
@@ -200,10 +201,13 @@ def _extend(before: RunFile | None, run: Path, world_size: int) -> RunFile:
     return replace(before, world_size=world_size)
 
 
-def _events(earlier: list[Attempt], attempt: Attempt) -> list[tuple[str, str]]:
+def _events(
+    earlier: list[Attempt], attempt: Attempt, here: dict[str, Any]
+) -> list[tuple[str, str]]:
+    began = json.dumps({"first_step": attempt.first_step, **here})
     if not earlier:
-        return [("start", json.dumps({"first_step": attempt.first_step}))]
-    events = [("restart", json.dumps({"first_step": attempt.first_step}))]
+        return [("start", began)]
+    events = [("restart", began)]
     changed = differences(earlier[-1].environment, attempt.environment)
     if changed:
         events.append(("environment change", json.dumps(changed)))

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from sdc_guard.store.machines import Machine, machines
 from sdc_guard.store.trace_reader import TraceReader
 
 from .. import navigation
@@ -99,7 +100,8 @@ def _curves(
 
 def _ranks(reader: TraceReader, values: pd.DataFrame, statistic: Statistic, step: int) -> None:
     shown = values.head(_RANKS_SHOWN)
-    where = queries_cell.devices(reader, step)
+    where = machines(reader, step)
+    told = queries_cell.devices(reader, step)
     table = {
         "rank": [str(x) for x in shown["rank"]],
         "scope": [plain(x) for x in shown["scope"]],
@@ -110,25 +112,31 @@ def _ranks(reader: TraceReader, values: pd.DataFrame, statistic: Statistic, step
         "zeros": _counts(shown["zeros"]),
         f"z of {statistic.name}, own steps": [_z_text(z) for z in shown["z"]],
         f"z of {statistic.name}, over ranks": [_z_text(z) for z in shown["across"]],
-        "device": [plain(where.get(rank, "not told")) for rank in shown["rank"]],
+        "host": [plain(_host(where.get(rank))) for rank in shown["rank"]],
+        "device": [plain(_device(where.get(rank), told.get(rank))) for rank in shown["rank"]],
     }
     if all(z is None for z in shown["across"]):
         del table[f"z of {statistic.name}, over ranks"]
     st.table(table, hide_index=True)
-    st.caption(plain(" ".join(_about_ranks(reader, values, shown))))
+    st.caption(plain(" ".join(_about_ranks(values, shown, where))))
 
 
-def _about_ranks(reader: TraceReader, values: pd.DataFrame, shown: pd.DataFrame) -> list[str]:
+def _host(machine: Machine | None) -> str:
+    return "not recorded" if machine is None or machine.host is None else machine.host
+
+
+def _device(machine: Machine | None, told: str | None) -> str:
+    """By its serial where the rank recorded that; else what it was called in its answers."""
+    return (None if machine is None else machine.device) or told or "not recorded"
+
+
+def _about_ranks(values: pd.DataFrame, shown: pd.DataFrame, where: dict[int, Machine]) -> list[str]:
     said = []
     attempt = int(values["attempt"].iloc[0])
-    host = reader.run_file.environment(attempt).get("host")
-    if host:
-        whose = "" if reader.run_file.world_size == 1 else ", which began it; of the other ranks "
-        whose += "" if not whose else "the host is not recorded"
-        said.append(f"Attempt {attempt} on the host {host}{whose}.")
-    devices = reader.run_file.environment(attempt).get("devices")
-    if isinstance(devices, list) and devices:
-        said.append(f"Its devices: {', '.join(map(str, devices[:16]))}.")
+    if where:
+        said.append(f"Host and device as each rank recorded them when attempt {attempt} began.")
+    if any(int(rank) not in where for rank in shown["rank"]):
+        said.append("Not recorded: the run was recorded before ranks told their host.")
     ranks = values["rank"].nunique()
     if ranks == 2:
         said.append("Of two ranks that differ nobody knows which is wrong: no z over ranks.")

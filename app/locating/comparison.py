@@ -46,7 +46,7 @@ def comparison(
         st.info(f"There is no step before step {chosen.first:,} to compare with.")
         return
     version = st.session_state.get("shown")
-    frame = _differences(str(reader.run), version, astuple(chosen), reader)
+    frame = _differences(str(reader.run), reader.attempt, version, astuple(chosen), reader)
     if frame.empty:
         st.info(_why_nothing(chosen))
         return
@@ -62,9 +62,13 @@ def comparison(
 
 @st.cache_data(max_entries=16, show_spinner=False)
 def _differences(
-    run: str, version: int | None, chosen: tuple[int, int, int], _reader: TraceReader
+    run: str,
+    attempt: int | None,
+    version: int | None,
+    chosen: tuple[int, int, int],
+    _reader: TraceReader,
 ) -> pd.DataFrame:
-    """Kept by the run, its version and the steps."""
+    """Kept by the run, the attempt that it is read as of, its version and the steps."""
     return queries_compare.differences(_reader, queries_compare.Selection(*chosen))
 
 

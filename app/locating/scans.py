@@ -133,7 +133,11 @@ class Scans:
 
 def _key(reader: TraceReader, statistic: Statistic) -> tuple[object, ...]:
     """A resume repeats steps: what was read before it says nothing of the run as it is now."""
-    return statistic.name, *(attempt.started for attempt in reader.run_file.attempts)
+    return (
+        statistic.name,
+        reader.attempt,
+        *(attempt.started for attempt in reader.run_file.attempts),
+    )
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)

@@ -27,14 +27,12 @@ def context_of(source: Source, report: Report) -> Context:
     answer = report.headline
     back = go_back_of(answer, report.go_back)
     last = None if report.recorded is None else report.recorded.last
-    first = answer.first_corrupt
     place = str(source.location)
     return Context(
         place=without_password(place) if is_lake(place) else place,
         last=last,
         lost_seconds=None if back.step is None else queries_act.seconds_after(reader, back.step),
         world_size=reader.run_file.world_size,
-        host=None if first is None else queries_act.host_of(reader, first),
         audited=queries_act.audited(reader),
         resumable=bool(reader.run_file.resume),
         is_lake=is_lake(place),
@@ -65,6 +63,8 @@ def steps(report: Report, found: Advice) -> None:
     lines["Quarantine"] = f"nothing. {why}" if name is None else f"{name}: {why}"
     if found.test_on is not None:
         lines["Test"] = f"the host {found.test_on}, where the step ran: sdc-guard selftest"
+    if found.ran_on is not None:
+        lines["It ran on"] = found.ran_on
     for what, text in lines.items():
         st.markdown(f"**{plain(what)}:** {plain(text)}")
 

@@ -5,14 +5,16 @@ from urllib.parse import quote
 import streamlit as st
 
 from app import address, answer_box, answers, queries
+from app.frame import errors_told
 from app.navigation import onward
 from app.palette import palette_of
+from app.records import Checkpoint
 from app.searching import searches, starting
 from app.searching.probes import MAX_ROWS, cost_line, probe_table, replay_table, replays
 from app.searching.search_answer import Answer, answer_of, answer_table
 from app.searching.search_tree import MAX_DEPTH, MAX_NODES, chain_dot, depth, tree, tree_dot
 from app.searching.searches import SYMBOLS, Search
-from app.source import current_source
+from app.source import Source, current_source
 from app.wording import count, plain, status_text, utc_text
 from sdc_guard.lake.location import is_lake
 from sdc_guard.store.trace_reader import TraceReader
@@ -174,6 +176,21 @@ def unsearched(reader: TraceReader) -> None:
     kept = queries.checkpoints(reader)
     said = answers.which(kept)
     answer_box.box(said.state, said.sentence, said.reasons, signed=said.state != "unknown")
+    when_saved(kept)
+
+
+def in_a_lake(reader: TraceReader) -> None:
+    """What a lake knows of checkpoints, and where the rest is."""
+    st.info(
+        "This run is in a lake, which has its record alone. Its checkpoints, and searches of them, "
+        "are in its folder: none is started or shown here. On a machine that sees the folder:"
+    )
+    st.code("sdc-bisect run FOLDER\nsdc-guard dashboard FOLDER", language="shell")
+    when_saved(queries.checkpoints(reader))
+
+
+def when_saved(kept: list[Checkpoint]) -> None:
+    """The checkpoints as they were judged when they were saved."""
     if kept:
         st.subheader("Checkpoints")
         st.table(
@@ -209,9 +226,13 @@ def others(reader: TraceReader, names: list[str]) -> None:
 
 def body() -> None:
     """All of the page that changes while a search runs."""
-    source = current_source()
+    with errors_told():
+        searched(current_source())
+
+
+def searched(source: Source) -> None:
     if is_lake(str(source.location)):
-        st.info("This run is in a lake: its checkpoints, and searches of them, are in its folder.")
+        in_a_lake(source.reader())
         return
     reader = source.reader()
     names = searches.names(source.run)

@@ -23,6 +23,7 @@ from app.verdict import judge
 from app.wording import bits_text, bracket_text, count, plain, score_text, span_text, utc_text
 from forensics.watched import percent
 from sdc_guard.errors import SdcGuardError
+from sdc_guard.lake.location import is_lake
 from sdc_guard.store.trace_reader import TraceReader
 
 _ALERTS_SHOWN = 50
@@ -184,8 +185,9 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
         "Checkpoints": (kinds or "none")
         + (f"; {deleted} of them deleted since" if deleted else "")
         + (f"; first trouble in {bracket_text(*bracket)}" if bracket else ""),
-        "Files that could not be opened": "; ".join(f"{n} ({r})" for n, r in covered.damaged)
-        or "none",
+        "Files that could not be opened": "not known: what cannot be read is not uploaded"
+        if is_lake(current_source().location)
+        else "; ".join(f"{n} ({r})" for n, r in covered.damaged) or "none",
     }
     if covered.blind:
         rows["Not seen by the guard"] = "; ".join(covered.blind)

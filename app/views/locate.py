@@ -8,7 +8,14 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import address, answer_box, answers, navigation, queries
 from app.follow import follow
-from app.locating import heat_cells, heatmap, locate_state, queries_cell, queries_locate
+from app.locating import (
+    attempt_choice,
+    heat_cells,
+    heatmap,
+    locate_state,
+    queries_cell,
+    queries_locate,
+)
 from app.locating.cell_detail import detail
 from app.locating.comparison import comparison
 from app.locating.layer_rows import LayerRow, row_of, rows_of
@@ -25,7 +32,7 @@ _SHOW_CELL = "Show this cell"
 
 
 def controls(
-    reader: TraceReader, names: list[str]
+    reader: TraceReader, names: list[str], newest: TraceReader
 ) -> tuple[int | None, str | None, int | None, Statistic]:
     """The selected step, layer and rank, and the statistic."""
     ranks = ["all", *map(str, range(reader.run_file.world_size))]
@@ -34,6 +41,9 @@ def controls(
         layer = address.choice("Layer", "layer", names, width=360, optional=True)
         rank = address.choice("Rank", "rank", ranks, width=100)
         name = address.choice("Statistic", "statistic", list(STATISTICS), width=140)
+        attempt_choice.control(newest)
+    if said := attempt_choice.note(reader, newest):
+        st.caption(plain(said))
     of_rank = None if rank in (None, "all") else int(rank)
     return step, layer, of_rank, STATISTICS[name or "norm"]
 
@@ -184,11 +194,12 @@ def answer(reader: TraceReader) -> None:
 
 def show() -> None:
     source = current_source()
-    reader = source.reader()
+    newest = source.reader()
+    reader = attempt_choice.reader_of(source, newest)
     layers = reader.run_file.layers
     names = [layer.name for layer in layers]
     answer(reader)
-    step, layer, rank, statistic = controls(reader, names)
+    step, layer, rank, statistic = controls(reader, names, newest)
     version = st.session_state.get("shown", source.version())
     extent = queries_locate.extent(reader)
     if extent is None or not names:

@@ -16,6 +16,7 @@ from app.wording import (
     span_text,
     status_text,
 )
+from sdc_guard.lake.location import is_lake
 from sdc_guard.store.trace_reader import TraceReader
 
 _WINDOWS = {"whole run": None, "± 500 steps": 500, "± 50 steps": 50}
@@ -132,6 +133,8 @@ def checkpoint_table(kept: list[records.Checkpoint], step: int | None) -> None:
         selection_default={"selection": {"rows": [steps.index(step)] if step in steps else []}},
         column_config={"reason": st.column_config.TextColumn(width="large")},
     )
+    if is_lake(current_source().location):
+        st.caption("As they were recorded: their files lie in the run's folder, not in the lake.")
     if step in steps:
         navigation.onward("timeline", step)
     if len(kept) > len(shown):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from sdc_guard.store.machines import Machine
+
 from ..checkpoint import Checkpoint
 from ..proven_alerts import ProvenAlert
 from ..result import STORED_BYTES
@@ -13,6 +15,9 @@ from ..result import STORED_BYTES
 State = Literal["corrupt", "suspect", "clean", "unknown"]
 Part = Literal["sign", "exponent", "mantissa", "bit"]
 
+WHERE_ONLY: Final = (
+    "The rank recorded that at its start: it says which machine to look at, not that it is broken."
+)
 MAX_ALERTS: Final = 200  # rows of the alerts' table
 MAX_CHECKPOINTS: Final = 300
 MAX_LOG_LINES: Final = 300
@@ -101,6 +106,7 @@ class Headline:
         exact: whether no step lies between them that may be the first.
         proven: whether an exact comparison convicts.
         rank: that it happened on; None where that is not known.
+        machine: where that rank ran, by its own record; None where that is not known.
         kind, verdict: class of the fault, and the replay ladder's verdict.
         elements: what is located, bit by bit.
         tensors: all that differ, as they are stored.
@@ -139,6 +145,7 @@ class Headline:
     searched: str = ""
     unread_bytes: int = 0
     apart: ProvenAlert | None = None
+    machine: Machine | None = None
 
     @property
     def is_of_files(self) -> bool:

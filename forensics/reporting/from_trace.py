@@ -35,13 +35,19 @@ _ALERT_COUNT: Final = "SELECT count(*) FROM alerts"
 # what the guard tells once of what it cannot see
 _BLIND: Final = """
     SELECT min(step), kind, coalesce(detail, '') FROM events
-    WHERE kind IN ('capture', 'not carried', 'layers changed')
+    WHERE kind IN ('capture', 'not carried', 'layers changed', 'steps lost')
     GROUP BY kind, detail ORDER BY 1, 2, 3 LIMIT 20
 """
 _INCIDENTS: Final = """
     SELECT opened, arg_max(evidence, (step, closed IS NOT NULL)) AS newest
     FROM incidents GROUP BY attempt, rank, incident, opened
     HAVING count(*) FILTER (closed IS NOT NULL) = 0 ORDER BY opened
+"""
+# several rows may be about one file, and the worst counts
+_CLEAN: Final = """
+    SELECT step, path FROM checkpoints GROUP BY step, path
+    HAVING bool_or(status = 'clean') AND NOT bool_or(status IN ('suspect', 'corrupt'))
+    ORDER BY step, path
 """
 _PROVEN: Final = "SELECT min(step) FROM alerts WHERE severity = 'proven'"
 
@@ -98,6 +104,11 @@ def _changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[tuple[str, An
 def blind(reader: TraceReader) -> tuple[tuple[int, str, str], ...]:
     """What the guard told that it cannot see."""
     return tuple(reader.rows(_BLIND))
+
+
+def clean_checkpoints(reader: TraceReader) -> list[tuple[int, str]]:
+    """Step and path of the checkpoints that the guard called clean, by step."""
+    return [(step, path or "") for step, path in reader.rows(_CLEAN)]
 
 
 def first_proven(reader: TraceReader) -> int | None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import Final
 
 from sdc_guard.lake.location import is_lake, without_password
 from sdc_guard.store.trace_reader import TraceReader
 
+from ..accused import accused_rank, machine_of
 from ..checkpoint import Checkpoint
 from ..proven_alerts import first_proven_alert
 from ..recorded import solved_at
 from ..recurring import recurring
+from ..result import STORED_BYTES
 from ..spacing import duplicates, gaps
 from . import from_trace
 from .across_sessions import with_others
@@ -31,6 +34,12 @@ from .headline import (
     with_unreadable,
 )
 
+_IN_THE_FOLDER: Final = (
+    "Checkpoints, and searches of them, are not uploaded: they lie in the run's folder."
+)
+_NOT_UPLOADED: Final = (
+    "Files of the trace that could not be read were not uploaded, and are not named here."
+)
 _PACKAGES: Final = {
     "SDC Guard": "sdc-guard-torch",
     "torch": "torch",
@@ -61,8 +70,11 @@ def report_of_run(
     place = without_password(place) if is_lake(place) else place
     answer = with_checkpoints(_answer(reader, known, sessions, count), checkpoints)
     answer = with_unreadable(with_others(answer, sessions), checkpoints)
-    answer = with_unread_bytes(answer, checkpoints, sessions)
-    back = go_back(answer, checkpoints, place, reader.run_file.resume, known.last)
+    answer = _with_machine(reader, with_unread_bytes(answer, checkpoints, sessions))
+    elsewhere = from_trace.clean_checkpoints(reader) if is_lake(place) else None
+    back = go_back(
+        answer, checkpoints, place, reader.run_file.resume, known.last, elsewhere=elsewhere
+    )
     return Report(
         name=reader.run_file.name,
         place=place,
@@ -78,11 +90,14 @@ def report_of_run(
         alert_count=count,
         recurring=tuple(f"{one}." for one in recurring(reader)),
         checkpoints=tuple(checkpoints),
-        remarks=_remarks(checkpoints),
+        remarks=(_IN_THE_FOLDER,) if is_lake(place) else _remarks(checkpoints),
         sessions=tuple(sessions),
         attempts=from_trace.attempts(reader),
         blind=from_trace.blind(reader),
-        unseen=from_trace.unseen(reader, known),
+        unseen=(
+            *from_trace.unseen(reader, known),
+            *((_NOT_UPLOADED,) if is_lake(place) else ()),
+        ),
         damaged=tuple((str(path), reason) for path, reason in sorted(reader.damaged.items())),
     )
 
@@ -107,6 +122,16 @@ def _answer(
     if by_trace.state not in ("corrupt", "suspect"):
         return by_session
     return after_search(by_trace, by_session)
+
+
+def _with_machine(reader: TraceReader, answer: Headline) -> Headline:
+    """The same answer, with where the accused rank ran; alerts that accuse one name it, too."""
+    step, rank = answer.first_corrupt, answer.rank
+    if step is None or answer.kind == STORED_BYTES or answer.source == "checkpoints":
+        return answer
+    if rank is None and (answer.source == "alerts" or reader.run_file.world_size == 1):
+        rank = accused_rank(reader, step, proven=answer.proven)
+    return replace(answer, rank=rank, machine=machine_of(reader, step, rank))
 
 
 def report_of_archive(

@@ -22,6 +22,7 @@ def go_back(
     resume: str | None,
     last: int | None,
     guarded: bool = True,
+    elsewhere: Sequence[tuple[int, str]] | None = None,
 ) -> GoBack:
     """The advice.
 
@@ -36,6 +37,8 @@ def go_back(
         resume: the command that the training script recorded, or None.
         last: the last recorded step, for `{step}` in it.
         guarded: whether a guard recorded the training, so that it can be verified by its trace.
+        elsewhere: of a run in a lake, whose checkpoints lie in its folder: step and path of those
+            that the guard called clean, by step. None where they lie at `place`.
     """
     then = _then(answer, place, resume, guarded)
     if answer.state in ("clean", "unknown") and answer.first_corrupt is None:
@@ -62,6 +65,8 @@ def go_back(
     ]  # fmt: skip
     if answer.last_clean is None:  # nobody judged: what the guard called clean
         fit = [one for one in fit if one.status == "clean"]
+    if elsewhere is not None:
+        return GoBack(None, None, None, _in_the_folder(elsewhere, answer, limit), then=then)
     if not fit:
         told = "that was called clean" if answer.last_clean is None else "that was not held back"
         why = f"There is no readable checkpoint up to step {limit} {told}."
@@ -115,6 +120,18 @@ def _why(answer: Headline, best: Checkpoint, limit: int) -> str:
     said = f"{answer.source} calls everything up to step {limit} clean"
     return f"The newest checkpoint up to that step: {said}." + (
         f" Its status when it was saved: {best.status}." if best.status != "clean" else ""
+    )
+
+
+def _in_the_folder(clean: Sequence[tuple[int, str]], answer: Headline, limit: int) -> str:
+    fit = [one for one in clean if one[0] <= limit and one[0] not in answer.accused]
+    where = "Checkpoints are not uploaded: they lie in the run's folder, where sdc-guard restore"
+    if not fit:
+        return f"{where} finds them; by the record none up to step {limit} was called clean."
+    step, path = fit[-1]
+    return (
+        f"{where} copies one out. The newest up to step {limit} that the guard called clean is "
+        f"that of step {step}, {path}; what became of its file since is not known here."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sdc_guard.shown import shown
 
 from ..watched import percent
-from .facts import Report, Told
+from .facts import WHERE_ONLY, Report, Told
 from .result_lines import lines, table, utc
 
 # what would be a tag, a link, an image, code or emphasis; a file's names may say anything
@@ -44,6 +44,8 @@ def markdown(report: Report) -> str:
 
 def _answer(report: Report) -> Iterator[str]:
     answer, back = report.headline, report.go_back
+    if answer.machine is not None:
+        yield f"Rank {answer.rank} ran on {plain(answer.machine.text)}. {WHERE_ONLY}"
     if answer.rests_on:
         yield "It rests on:\n\n" + _items(answer.rests_on)
     if answer.limits:

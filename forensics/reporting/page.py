@@ -7,7 +7,7 @@ from typing import Any, Final
 from sdc_guard.shown import shown
 
 from ..watched import percent
-from .facts import Report
+from .facts import WHERE_ONLY, Report
 from .figures import Figure, Missing, timeline
 from .headline import element_text
 from .result_lines import TENSOR_HEADS, tensor_cells, utc
@@ -50,6 +50,7 @@ def page(report: Report) -> str:
         missing=figure if isinstance(figure, Missing) else None,
         symbols=SYMBOLS,
         tensor_heads=TENSOR_HEADS,
+        where_only=WHERE_ONLY,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sdc_guard.shown import shown
 
-from ..wording import sentence
+from ..wording import machine_in_words, sentence
 
 TENSOR_HEADS = ("kind", "tensor", "element", "bits", "before", "after", "was", "became")
 _KEYS = ("kind", "name", "index", "bits", "before", "after", "before_value", "after_value")
@@ -30,6 +30,8 @@ def lines(result: dict[str, Any], text: Callable[[str], str] = shown) -> list[st
         text: what is done to each text of it, to make it harmless where it is shown.
     """
     told = [text(sentence(result)), *(f"- {text(str(line))}" for line in result["evidence"])]
+    if where := machine_in_words(result.get("machine")):
+        told.append(f"- {text(where)}")
     if result["tensors"] and result.get("class") == "batch":
         count = len(result["tensors"]) + int(result.get("more_tensors") or 0)
         told += [f"- what the step left differs with its batch: {count} tensor{'s' * (count != 1)}"]

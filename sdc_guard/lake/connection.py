@@ -16,6 +16,7 @@ from .location import Lake, without_password
 NAME = "lake"
 # DuckLake's own retries of a commit that met another's; its default of 10 is too few for 8 writers
 _RETRIES = 100
+_LOCKED = "Could not set lock on file"
 _OTHER_DATA = "does not match existing data path"
 # it quotes the whole connection string, twice, before it says what is wrong
 _PREAMBLE = re.compile(
@@ -65,10 +66,14 @@ def connect(lake: Lake, *, read_only: bool = False) -> duckdb.DuckDBPyConnection
 
 def unavailable(lake: Lake, error: duckdb.Error) -> LakeUnavailable:
     """The error as one line."""
+    next_step = "is the catalog's server up, and may this user read and write there?"
+    if _LOCKED in str(error):
+        next_step = (
+            "a catalog in a file has one writer or several readers: end the others, a dashboard "
+            "for one; a catalog on PostgreSQL has both"
+        )
     return LakeUnavailable(
-        f"the lake cannot be used ({reason(error)})",
-        where=str(lake),
-        next_step="is the catalog's server up, and may this user read and write there?",
+        f"the lake cannot be used ({reason(error)})", where=str(lake), next_step=next_step
     )
 
 

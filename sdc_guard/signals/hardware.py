@@ -38,6 +38,12 @@ def hardware() -> dict[str, Part]:
     }
 
 
+def serial_of(uuid: str) -> str | None:
+    """The serial number of the NVIDIA device of this UUID; None where nothing tells it."""
+    with _nvml() as nvml:
+        return _id(nvml, uuid)["serial"]
+
+
 def _processor() -> str:
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:

@@ -135,7 +135,8 @@ class RunReader(TraceReader):
         """See what was published since the reader was made, all tables at once."""
         with self._lock:
             self.run_file = RunFile.read(self.run)
-            self._left.look({layer.id: layer.numel for layer in self.run_file.layers})
+            numel = {layer.id: layer.numel for layer in self.run_file.layers}
+            self._left.look(numel, self.run_file.first_steps)
             self._files.list_all()
             self._ready.clear()
             self._describe()
@@ -193,12 +194,9 @@ class RunReader(TraceReader):
         )
 
     def _make_views(self, table: str) -> None:
-        def published(rank: int) -> list[str]:
-            return self._files.sources(table, rank=rank)
-
         sources = [
             *self._files.sources(table),
-            *self._left.sources(table, published),
+            *self._left.sources(table, self._files),
         ]
         statements = self._statements(table, sources)
         if self._views.get(table) != statements:

@@ -139,6 +139,12 @@ def frames(content: bytes) -> list[bytes]:
     return [found[sequence] for sequence in sorted(found)]
 
 
+def went_round(content: bytes) -> bool:
+    """Whether frames of a ring were written over; False where that cannot be seen."""
+    first = _frame_at(content, 0)
+    return first is not None and first[0] > 0
+
+
 def _frame_at(content: bytes, start: int) -> tuple[int, bytes] | None:
     if start % _ALIGNED or start + _HEAD.size > len(content):
         return None

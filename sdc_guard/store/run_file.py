@@ -91,6 +91,11 @@ class RunFile:
         chosen = [item for item in self.attempts if attempt in (None, item.attempt)]
         return chosen[-1].environment if chosen else {}
 
+    @property
+    def first_steps(self) -> dict[int, int]:
+        """The first step of each attempt, by its number."""
+        return {item.attempt: item.first_step for item in self.attempts}
+
     def with_attempt(self, attempt: Attempt) -> RunFile:
         """The same run, started once more."""
         return replace(self, attempts=(*self.attempts, attempt))

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from .contents import Part, joined
 from .losses import rows_missing
+from .overrun import KIND as LOST
 from .segments import Span
 from .sources import TraceFiles
 
@@ -47,6 +48,10 @@ _ABSENT = """
     )
     SELECT attempt, rank, min(step) + 1, max(next) - 1, count(*)
     FROM following WHERE next - 1 > step GROUP BY attempt, rank
+"""
+_LOST = f"""
+    SELECT DISTINCT attempt, rank, detail FROM every.events
+    WHERE kind = '{LOST}' AND detail IS NOT NULL ORDER BY ALL
 """
 
 
@@ -287,11 +292,15 @@ def _absent(
     absent = {
         (steps.attempt, steps.rank): steps.last - steps.first + 1 - steps.count for steps in found
     }
+    why: dict[tuple[int, int], list[str]] = {}
+    for attempt, rank, detail in rows(_LOST):
+        why.setdefault((attempt, rank), []).append(detail)
     troubles = []
     for attempt, rank, first, last, gaps in rows(_ABSENT):
         count = absent[attempt, rank]
         text = f"missing steps: {count:,} in {gaps:,} gaps (attempt {attempt}, rank {rank})"
         text += "; they may be in the files that are damaged or missing" if rank in holed else ""
+        text += "".join(f"; {detail}" for detail in why.get((attempt, rank), []))
         troubles.append(Trouble("missing steps", rank, "steps", attempt, first, last, count, text))
     return sorted(troubles, key=lambda t: (t.attempt or 0, t.rank or 0))
 

@@ -66,6 +66,15 @@ def resumed(here: Here) -> Told:
     return training(here, steps=2, options={"first_step": 3})()
 
 
+def two_hosts(here: Here) -> Told:
+    """Two starts; each rank on a host of its own, rank 1 on another one in the second."""
+    for start, name in enumerate(("node-{}", "spare-{}")):
+        host = name.format(here.rank) if here.rank else "node-0"
+        with mock.patch("socket.gethostname", lambda host=host: host):
+            told = training(here, steps=3, options={"first_step": 3 * start})()
+    return told
+
+
 def _nan_at_1(step: int, rank: int) -> float:
     return math.nan if (step, rank) == (1, 1) else 1.0
 

@@ -38,6 +38,16 @@ def require() -> None:
     pytest.skip(reason)  # it says what is missing
 
 
+def require_packages() -> None:
+    """The same for a test that needs DuckLake, and no PostgreSQL."""
+    if (PACKAGES / "duckdb").is_dir():
+        return
+    reason = "no DuckDB with DuckLake (make .venv/lake/.ready)"
+    if os.environ.get("REQUIRE_POSTGRES") == "1":
+        pytest.fail(f"{reason}, and REQUIRE_POSTGRES=1")
+    pytest.skip(reason)  # because it says what is missing
+
+
 class Server:
     """A running PostgreSQL, on a Unix socket in its folder alone."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from distributed_launch import PATIENCE, ROOT, Outcome, launch
 from distributed_reading import recorded
 from setups_told import expected, near, same, sound
 
+from sdc_guard import RunReader
 from sdc_guard.archive.manifest import Manifest
+from sdc_guard.store.machines import machines
 from sdc_guard.store.run_file import RunFile
 
 TROUBLES = (
@@ -22,6 +25,7 @@ TROUBLES = (
     "ddp_checkpoint_by_rank_0",
     "fsdp2_checkpoint",
     "resumed",
+    "two_hosts",
     "skipped_together",
     "halted_together",
     "damaged_run_file",
@@ -85,6 +89,18 @@ def test_setups_all_ranks_agree_on_the_number_of_a_start(two: Outcome) -> None:
         events = [(step, kind) for of, step, kind, _ in found.events if of == rank]
         starts = [(step, kind) for step, kind in events if kind != "replicas equal"]
         assert starts == [(0, "start"), (3, "restart"), (5, "end")]
+
+
+def test_setups_each_rank_records_its_own_host_at_each_start(two: Outcome) -> None:
+    with RunReader(two.run("two_hosts")) as reader:
+        known = {step: machines(reader, step) for step in (2, 3, None)}
+    with RunReader(two.run("two_hosts"), attempt=1) as reader:
+        before = machines(reader)
+    hosts = {step: {rank: one.host for rank, one in known[step].items()} for step in known}
+    first, second = {0: "node-0", 1: "node-1"}, {0: "node-0", 1: "spare-1"}
+    assert hosts == {2: first, 3: second, None: second}
+    assert before == known[2]
+    assert {one.device for one in before.values()} == {f"cpu {platform.machine()}"}
 
 
 def test_setups_a_step_is_skipped_on_all_ranks_or_on_none(two: Outcome) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -52,5 +53,7 @@ def test_torchrun_is_a_resume_command(at_rest: Path) -> None:
     answer = bisect("verify", at_rest, "--json", "--", preloaded.python(), *launch, *words)
     assert answer.code == 1, answer.err
     assert (answer.json["first_corrupt"], answer.json["rank"]) == (15, 1)
+    machine = answer.json["machine"]
+    assert (machine["rank"], machine["host"]) == (1, socket.gethostname())
     (tensor,) = answer.json["tensors"]
     assert (tensor["name"], tensor["index"], tensor["bits"]) == ("middle.weight", 9, [21])

@@ -52,6 +52,12 @@ class Trace:
     def row(self, table: str, step: int, **columns: Any) -> None:
         self._writer.append(table, attempt=self._attempt, step=step, **columns)
 
+    def start(self, step: int, host: str, device: str = "cpu x86_64") -> None:
+        """What a rank records of itself when an attempt begins."""
+        detail = {"first_step": step, "host": host, "devices": [{"name": device}]}
+        kind = "start" if self._attempt == 1 else "restart"
+        self.row("events", step, kind=kind, detail=json.dumps(detail))
+
     def rows(self, table: str, steps: NDArray[np.int64], **columns: Any) -> None:
         """Many rows at once; columns are arrays, or scalars that count for every row."""
         self._writer.append(table, attempt=self._attempt, step=steps, **columns)

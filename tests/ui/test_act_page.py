@@ -72,6 +72,26 @@ def test_a_located_fault(tmp_path: Path, open_act: Open) -> None:
     assert "sdc-guard restore" not in text
 
 
+def test_the_machine_of_the_accused_rank_is_named_and_not_convicted(
+    tmp_path: Path, open_act: Open
+) -> None:
+    run = make_run(tmp_path / "run", world_size=2)
+    for rank in range(2):
+        with Trace(run, rank=rank) as trace:
+            trace.start(1, f"node-{rank}", f"cuda:{rank} (NVIDIA H200)")
+            trace.steps(1, 40)
+            if rank == 1:
+                trace.alert(27, text="param changed", kind="param")
+                trace.incident(27, 1, 27, proven=True)
+    told = rows(open_act(run))
+    assert told["It ran on"] == (
+        "host node-1, cuda:1 (NVIDIA H200) (rank 1, recorded as attempt 1 began). Proven is that "
+        "it happened on that rank; that this machine is broken is not. Test it, and see whether "
+        "it strikes again."
+    )
+    assert told["Quarantine"].startswith("nothing.")
+
+
 def test_a_device_that_two_others_convict(tmp_path: Path, open_act: Open) -> None:
     run = make_run(tmp_path / "run")
     verdict = "persistent on a device"

@@ -15,18 +15,20 @@ from forensics.checkpoint import Checkpoint
 from forensics.reporting.facts import GoBack, Headline
 from forensics.reporting.going_back import go_back
 from forensics.result import STORED_BYTES
+from sdc_guard.store.machines import Device, Machine
 
 PLACE = "/runs/pre train"
 RESUME = "python train.py --resume {ckpt} --until {step}"
 DEVICE = "GPU-6f2c on node-7"
 STEPS = (20, 40, 60)
-HERE = Context(PLACE, 60, 7200.0, host="node-7", resumable=True)
+HERE = Context(PLACE, 60, 7200.0, resumable=True)
+NODE = Machine(0, 1, "node-7", (Device("cuda:1 (H200)", "GPU-6f2c", "165"),))
 
 
 def corrupt(verdict: str | None = None, **more: object) -> Headline:
     told = Headline(
         "corrupt", "Corrupt, proven.", ("two replays agree",), (), 26, 27, True, True, 0,
-        "gradient", verdict, source="session 0002",
+        "gradient", verdict, source="session 0002", machine=NODE,
     )  # fmt: skip
     return replace(told, **more)  # type: ignore[arg-type]
 
@@ -106,10 +108,36 @@ def test_an_audit_gives_its_step_a_verdict_that_no_replay_has_given() -> None:
     assert found.quarantine.name == DEVICE
 
 
-def test_several_ranks_leave_open_which_host() -> None:
-    found = advised(corrupt("intermittent"), replace(HERE, world_size=8))
-    assert found.test_on is None
+def test_of_several_ranks_the_accused_one_names_the_host() -> None:
+    many = replace(HERE, world_size=8)
+    found = advised(corrupt("intermittent", rank=5, machine=replace(NODE, rank=5)), many)
+    assert found.test_on == "node-7"
+    assert found.ran_on is not None
+    assert found.ran_on.startswith(
+        "host node-7, cuda:1 (H200), GPU-6f2c, serial 165 (rank 5, recorded as attempt 1 began)."
+    )
+    assert not any("Which host" in text for text in found.questions)
+    found = advised(corrupt("intermittent", machine=None), many)
+    assert (found.test_on, found.ran_on) == (None, None)
     assert any("Which host rank 0 ran on" in text for text in found.questions)
+
+
+@pytest.mark.parametrize(
+    ("answer", "level"),
+    [
+        (corrupt("intermittent"), "that this machine is broken is not"),
+        (corrupt("undetermined"), "that this machine is broken is not"),
+        (corrupt("persistent on a device"), "what it did repeats"),
+        (corrupt(None, state="suspect", proven=False), "suspected by statistics alone"),
+        (corrupt("storage"), None),
+        (corrupt("data or software"), None),
+        (corrupt(None, kind=STORED_BYTES, damaged_files=(40,)), None),
+    ],
+)
+def test_where_it_ran_says_how_much_that_says(answer: Headline, level: str | None) -> None:
+    ran_on = advised(answer).ran_on
+    assert (ran_on is None) == (level is None)
+    assert level is None or level in (ran_on or "")
 
 
 def test_a_clean_run_has_nothing_to_do() -> None:
@@ -191,6 +219,7 @@ ANSWERS = st.builds(
     Headline, STATES, st.just("Said."), last_clean=MAYBE, first_corrupt=MAYBE, exact=st.booleans(),
     proven=st.booleans(), rank=MAYBE, kind=st.sampled_from([None, "gradient", STORED_BYTES]),
     verdict=WORDS, source=st.sampled_from(["", "alerts", "session 0001", "checkpoints"]),
+    machine=st.sampled_from([None, NODE, replace(NODE, host=None)]),
 )  # fmt: skip
 
 
@@ -199,7 +228,7 @@ def test_nothing_is_advised_that_the_evidence_does_not_carry(
     answer: Headline, audits: list[Audited], step: int | None, ranks: int, needed: bool
 ) -> None:
     back = GoBack(step, None if step is None else "c", "clean", "why", needed=needed)
-    context = Context(PLACE, 80, 1.0, ranks, "node-7", tuple(audits), True)
+    context = Context(PLACE, 80, 1.0, ranks, tuple(audits), True)
     found = advice(answer, back, context)
     carried = [
         one for one in audits
@@ -210,7 +239,7 @@ def test_nothing_is_advised_that_the_evidence_does_not_carry(
         assert answer.state == "corrupt"
         assert carried
     if found.test_on is not None:
-        assert ranks == 1
+        assert answer.machine == NODE
         assert answer.state == "corrupt"
         said = {answer.verdict} if answer.verdict else {one.verdict for one in audits if one.proven}
         assert said & {"intermittent", "persistent on a device"}

@@ -92,8 +92,15 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextlib.contextmanager
-def dashboard(runs: Path, log: Path, *options: str) -> Iterator[str]:
-    """Serve the dashboard by `sdc-guard dashboard`; yields its address."""
+def dashboard(runs: Path | str, log: Path, *options: str, path: str = str(ROOT)) -> Iterator[str]:
+    """Serve the dashboard by `sdc-guard dashboard`; yields its address.
+
+    Args:
+        runs: a folder, or a location in a lake.
+        log: gets what the server says on stderr.
+        *options: more of the command line.
+        path: where its modules are looked for first.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -105,7 +112,7 @@ def dashboard(runs: Path, log: Path, *options: str) -> Iterator[str]:
             stderr=errors,
             text=True,
             cwd=log.parent,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": path},
         )
         with ended(server):
             wait_for_line(server, "URL:")
@@ -223,6 +230,10 @@ def test_a_token_then_a_dark_page_about_the_run_of_the_link(
         page.reload()
         see_the_second_run(page, name)  # and by another: each is good once
         expect(page.get_by_label("Token", exact=True)).to_have_count(0)
+        open_more_tabs(visit, page, name)
+        stranger = Visit(chromium, address)  # another browser has no tab to ask
+        expect(stranger.open("/?run=second").get_by_label("Token", exact=True)).to_be_visible()
+        stranger.close()
         linked = visit.open(f"/timeline?run=second&step=27&token={token}")
         expect(linked.get_by_role("heading", name="Step 27", exact=True)).to_be_visible()
         expect(linked.locator("canvas.marks")).to_have_count(3)
@@ -252,6 +263,19 @@ def ask_for_the_token(page: Page, token: str) -> None:
     expect(field).to_have_value("")
     field.fill(token)
     field.press("Enter")
+
+
+def open_more_tabs(visit: Visit, page: Page, name: str) -> None:
+    """Another tab is let in by those that are open, and each can be reloaded after that."""
+    tabs = [page]
+    for _ in range(2):
+        tabs.append(visit.open("/?run=second"))  # without a token in its address
+        see_the_second_run(tabs[-1], name)
+    for tab in tabs:
+        tab.reload()
+        see_the_second_run(tab, name)
+    for tab in tabs[1:]:
+        tab.close()
 
 
 def see_the_second_run(page: Page, name: str) -> None:

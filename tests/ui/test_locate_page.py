@@ -75,6 +75,24 @@ def test_a_rank_in_the_address_is_the_one_that_is_shown(tmp_path: Path, open_pag
     assert "norm of rank 1, local" in said(app)
 
 
+def test_every_rank_has_its_host_and_a_name_does_no_harm(tmp_path: Path, open_page: Open) -> None:
+    run = ranks_run(tmp_path / "run", 3)
+    app = open_page(run, step="40", layer=NAMES[1])
+    assert set(app.table[0].value["host"]) == {"not recorded"}
+    assert "recorded before ranks told their host" in text_of(app)
+    for rank, host in ((0, "node-0"), (2, "[node](http://x)")):
+        with Trace(run, rank=rank) as trace:
+            trace.start(0, host, f"cuda:{rank} (NVIDIA H200)")
+    app = open_page(run, step="40", layer=NAMES[1])
+    hosts = list(app.table[0].value["host"])
+    assert [str(x).replace("\\", "") for x in hosts] == [
+        "node-0", "not recorded", "[node](http://x)",
+    ]  # fmt: skip
+    assert "](" not in str(hosts[2])
+    assert "cuda:2 (NVIDIA H200)" in str(app.table[0].value["device"][2]).replace("\\", "")
+    assert "Host and device as each rank recorded them when attempt 1 began." in text_of(app)
+
+
 def test_two_ranks_that_differ_blame_nobody(tmp_path: Path, open_page: Open) -> None:
     app = open_page(ranks_run(tmp_path / "run", 2), step="40", layer=NAMES[1])
     text = said(app)
