@@ -28,7 +28,7 @@ def controls(reader: TraceReader) -> tuple[int | None, str | None, int | None]:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         step = address.number("Step", "step")
         names = queries.layer_names(reader)
-        layer = address.choice("Layer", "layer", names, width=360, optional=True)
+        layer = address.choice("Layer", "layer", names, width=address.room(names), optional=True)
         window = None
         if step is not None:
             chosen = st.segmented_control("Show", list(_WINDOWS), default="whole run", key="window")
@@ -85,7 +85,7 @@ def step_table(reader: TraceReader, step: int, known: tuple[int, int]) -> None:
     if facts.empty:
         st.info(f"Step {step:,} is not recorded; recorded is {span_text(*known)}.")
         return
-    st.subheader(f"Step {step:,}")
+    st.subheader(f"Step {step:,}", anchor=False)
     columns = {
         "rank": [str(x) for x in facts["rank"]],
         "attempt": [str(x) for x in facts["attempt"]],
@@ -110,11 +110,11 @@ def _numbers(column: pd.Series) -> list[str]:
 
 def checkpoint_table(kept: list[records.Checkpoint], step: int | None) -> None:
     """All of them; the one that is chosen is the step that is looked at."""
-    st.subheader("Checkpoints")
+    st.subheader("Checkpoints", anchor=False)
     if not kept:
         st.write("None was recorded: there is nothing to go back to.")
         return
-    shown = kept[-_CHECKPOINTS_SHOWN:]
+    shown = kept[: -_CHECKPOINTS_SHOWN - 1 : -1]  # the newest first: it is asked for most
     steps = [x.step for x in shown]
     key = f"checkpoints {current_run().name} {len(kept)} {step if step in steps else ''}"
     st.dataframe(

@@ -66,9 +66,7 @@ def test_incidents_of_a_corrupt_run(tmp_path: Path, open_page: Open) -> None:
     assert shown == {
         "step": "27",
         "detector": "carried_digest",
-        "tensor": "param",
-        "element": "3",
-        "bits": "19, 30",
+        "place": "param, element 3, bits 19, 30",
         "before → after": "0x3ba35eef → 0x3bab5eef",
         "score": "exact",
         "text": "param changed between step 26 and step 27",
@@ -365,7 +363,7 @@ def test_a_deleted_checkpoint_is_told_and_not_one_to_resume_from(
     assert metrics_of(app)["Last clean checkpoint"] == "20"
     assert "2 clean; 1 of them deleted since" in text_of(app)
     statuses = list(open_page(run, TIMELINE).dataframe[0].value["status"])
-    assert statuses == ["● clean", "– deleted (was clean)"]
+    assert statuses == ["– deleted (was clean)", "● clean"]
 
 
 def test_links_to_the_next_pages_keep_what_is_looked_at(tmp_path: Path, open_page: Open) -> None:
