@@ -39,12 +39,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from app.palette import LIGHT
 
 _PATIENCE: Final = 60_000  # ms
+_CLICKS: Final = 6  # from the whole run to a cell that cannot be looked at closer, at most
+_BASELINE: Final = "Selection against baseline"
 _REST: Final = """() => document.querySelector("[data-testid=stApp]")
     ?.getAttribute("data-test-script-state") === "notRunning"
     && !document.querySelector("[data-testid=stSkeleton]")"""
 # Where a mark of this colour is drawn: the middle of the pixels that have it, in CSS pixels.
-_MARK: Final = """([colour, place]) => {
-    const canvas = document.querySelectorAll("canvas.marks")[place];
+_MARK: Final = """colour => {
+    const canvas = document.querySelector("canvas.marks");
     const {width, height} = canvas;
     const pixels = canvas.getContext("2d").getImageData(0, 0, width, height).data;
     let [x, y, many] = [0, 0, 0];
@@ -151,9 +153,6 @@ def walk(tab: Walk, found: Huge) -> bool:
     return there
 
 
-_BASELINE: Final = "Selection against baseline"
-
-
 def _alerts(opened: int) -> str:
     return f"Alerts of the incident opened at step {opened:,}"
 
@@ -173,23 +172,21 @@ def _closer(tab: Walk, found: Huge) -> bool:
     page = tab.page
     title = page.get_by_role("heading", name=f"{found.name} at step {found.step:,}", exact=True)
     colour = [int(LIGHT.suspect[at : at + 2], 16) for at in (1, 3, 5)]
-    for turn in range(1, 6):
-        canvas = page.locator("canvas.marks").first
-        at = page.evaluate(_MARK, [colour, 0])
+    tab.step("heatmap, nothing chosen", lambda: page.goto(f"{tab.server.address}/locate"), _heatmap)
+    for turn in range(1, _CLICKS + 1):
+        at = page.evaluate(_MARK, colour)
         if at is None:
             return False
         before = page.url
-        close = title.count() > 0 and "layers=" in before
-        if close:
-            return True
+        canvas = page.locator("canvas.marks").first
         tab.step(
             f"click {turn} on the mark",
             lambda at=at, canvas=canvas: canvas.click(position={"x": at[0], "y": at[1]}),
             lambda page: title.wait_for(timeout=_PATIENCE),
         )
-        if page.url == before:
-            return title.count() > 0
-    return title.count() > 0
+        if page.url == before:  # there is nothing closer
+            return True
+    return False
 
 
 def addresses(chromium: Browser, server: Server, nothing: Server, found: Huge) -> None:
