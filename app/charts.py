@@ -174,7 +174,13 @@ def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
     y = alt.Y("value:Q", title=panel.title, scale=scale, axis=axis)
     names = list(lines)
     colour_scale = alt.Scale(domain=names, range=[palette.line, palette.second][: len(names)])
-    legend = alt.Legend(orient="top", title=None) if len(names) > 1 else None
+    legend = None
+    if len(names) > 1:
+        legend = alt.Legend(
+            orient="top", title=None, symbolType="stroke", symbolSize=400, symbolStrokeWidth=2
+        )
+    # blue and purple look alike to some: the second curve is dashed, too
+    dashes = alt.Scale(domain=names, range=[[1, 0], [5, 3]][: len(names)])
     layers = _behind(overlay, palette)
     for name, line in lines.items():
         colour = alt.Color("curve:N", scale=colour_scale, legend=legend)
@@ -188,6 +194,7 @@ def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
                 x=_x(overlay),
                 y=y,
                 color=colour,
+                strokeDash=alt.StrokeDash("curve:N", scale=dashes, legend=legend),
                 tooltip=[alt.Tooltip("step:Q", format=",d"), alt.Tooltip("value:Q", format=".6g")],
             )
         )

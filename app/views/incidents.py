@@ -166,6 +166,11 @@ def share_text(covered: records.Coverage) -> str:
     return f": {percent(covered.watched)} of the state's transitions were compared"
 
 
+def _short(reason: str) -> str:
+    """Without the path of the run: a table cuts what has no place to break."""
+    return reason.replace(f"{current_source().run}/", "")
+
+
 def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -> None:
     st.subheader("What was checked", anchor=False)
     kinds = ", ".join(f"{n} {status}" for status, n in records.status_counts(found).items())
@@ -192,7 +197,9 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
         "Checkpoints": (kinds or "none")
         + (f"; {deleted} of them deleted since" if deleted else "")
         + (f"; first trouble in {bracket_text(*bracket)}" if bracket else ""),
-        "Files that could not be opened": "; ".join(f"{n} ({r})" for n, r in covered.damaged)
+        "Files that could not be opened": "; ".join(
+            f"{n} ({_short(r)})" for n, r in covered.damaged
+        )
         or "none",
     }
     if covered.blind:

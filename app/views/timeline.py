@@ -178,7 +178,7 @@ def show() -> None:
         source_of_band,
         _RANGE if reader.run_file.world_size > 1 else "",
         *notes(lines),
-        "" if step is None else "The violet line is the step.",
+        "" if step is None else "The broad violet line is the step.",
     ]
     st.caption(" ".join(plain(text) for text in said if text))
     if step is not None:

@@ -264,7 +264,7 @@ def test_a_deep_link_selects_the_step_and_the_layer(tmp_path: Path, open_page: O
     assert (facts["loss"], facts["gradient norm"]) == ("1.03704", "0.5")
     assert (facts["duration (s)"], facts["tokens"]) == ("0.25", "1024")
     assert len(app.get("vega_lite_chart")) == 4
-    assert "The violet line is the step." in text
+    assert "The broad violet line is the step." in text
 
 
 @pytest.mark.parametrize(
