@@ -119,6 +119,8 @@ def to_the_located_bit(page: Page, pictures: Path) -> None:
     (fault,) = truth["injected"]
     (element,) = fault["elements"]
     expect(page.get_by_text("✖ Corrupt: an exact comparison")).to_be_visible()
+    expect(page).to_have_title("Incidents · weight_flip · SDC Guard")
+    expect(page.locator("html")).to_have_attribute("lang", "en")
     keep(page, pictures / "incidents.png")
     page.get_by_role("link", name="Which layer and rank?").click()
     (bit,) = element["bits"]
