@@ -23,7 +23,7 @@ def dressed(
     renderer: str = _CANVAS,
     label_size: int | None = None,
 ) -> alt.LayerChart:
-    """The chart as wide as its page, with axes, grid and legends in the page's colours.
+    """The same chart as wide as its page, with axes, grid and legends in the page's colours.
 
     Args:
         chart: to be dressed.
@@ -34,33 +34,33 @@ def dressed(
         renderer: "canvas" or "svg".
         label_size: of the vertical axis, in pixels; None leaves it as usual.
     """
+    # set in place: each of Altair's own methods would copy the chart with all its layers
     if height is not None:
-        chart = chart.properties(height=height)
+        chart.height = height
+    chart.width = "container"
+    chart.usermeta = {"embedOptions": {"renderer": renderer}}
+    chart.background = "transparent"
+    chart.description = description
+    chart.config = _config(palette, left, label_size)
+    return chart
+
+
+def _config(palette: Palette, left: int, label_size: int | None) -> alt.Config:
     size = {} if label_size is None else {"labelFontSize": label_size}
-    return (
-        chart.properties(
-            width="container",
-            usermeta={"embedOptions": {"renderer": renderer}},
-            background="transparent",
-            description=description,
-        )
-        .configure_axis(
+    return alt.Config(
+        axis=alt.AxisConfig(
             labelColor=palette.soft,
             titleColor=palette.soft,
             titleFontWeight="normal",
             gridColor=palette.rule,
             domainColor=palette.rule,
             tickColor=palette.rule,
-        )
+        ),
         # a label that reached beyond its axis would make one chart narrower than the next
-        .configure_axisX(gridOpacity=0.5, tickCount=10, labelFlush=_FLUSH, labelFlushOffset=0)
-        .configure_axisY(
-            minExtent=left,
-            maxExtent=left,
-            labelLimit=left - 10,
-            tickCount=5,
-            **size,
-        )
-        .configure_legend(labelColor=palette.ink, titleColor=palette.soft)
-        .configure_view(stroke=None)
+        axisX=alt.AxisConfig(gridOpacity=0.5, tickCount=10, labelFlush=_FLUSH, labelFlushOffset=0),
+        axisY=alt.AxisConfig(
+            minExtent=left, maxExtent=left, labelLimit=left - 10, tickCount=5, **size
+        ),
+        legend=alt.LegendConfig(labelColor=palette.ink, titleColor=palette.soft),
+        view=alt.ViewConfig(stroke=None),
     )
