@@ -14,6 +14,8 @@ import streamlit as st
 
 RUN_KEY: Final = "run"
 _CHANGED, _KEPT, _PAGE = "address changed", "address kept", "page shown"
+# pixels: of a choice's width, of a letter, and of what stands beside the name
+_LEAST_WIDE, _MOST_WIDE, _LETTER, _BESIDE = 260, 560, 8, 90
 _ON_ITS_WAY: Final = 5.0  # seconds in which a browser may still ask with the address before
 
 
@@ -106,6 +108,12 @@ def choice(
         width=width,
     )
     return value
+
+
+def room(names: Sequence[str]) -> int:
+    """Pixels in which the longest of these names is read whole, in a choice; within bounds."""
+    letters = max(map(len, names), default=0)
+    return min(max(_LEAST_WIDE, _LETTER * letters + _BESIDE), _MOST_WIDE)
 
 
 def _show(name: str, value: str | int | None) -> None:

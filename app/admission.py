@@ -103,12 +103,12 @@ def admitted() -> bool:
 
 def _asked() -> str | None:
     """The token that was typed, where one was."""
-    st.subheader("SDC Guard")
+    st.subheader("SDC Guard", anchor=False)
     with st.form("token form", width=440, clear_on_submit=True):
         st.write(
             "These pages are shown to whoever has the token: it was set, or printed, where the "
             "dashboard was started."
         )
         given = st.text_input("Token", type="password", autocomplete="off")
-        sent = st.form_submit_button("Show the runs", type="primary")
+        sent = st.form_submit_button("Show the runs")
     return given if sent else None

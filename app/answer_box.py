@@ -27,15 +27,26 @@ def box(state: State, sentence: str, reasons: Sequence[str] = (), *, signed: boo
 
 
 def figures(shown: Mapping[str, tuple[str, str]]) -> None:
-    """A row of cards: what it is, to its value and a note below it ("" for none)."""
+    """A row of cards: what it is, to its value and a note below it ("" for none).
+
+    Of four two stay together where there is no room for all.
+    """
+    cards = list(shown.items())
+    together = 2 if len(cards) == 4 else len(cards)
     with st.container(horizontal=True):
-        for label, (value, note) in shown.items():
-            st.metric(
-                label,
-                value,
-                border=True,
-                width="stretch",
-                delta=note or None,
-                delta_color="off",
-                delta_arrow="off",
-            )
+        for first in range(0, len(cards), together):
+            with st.container(horizontal=True, width="stretch"):
+                for label, (value, note) in cards[first : first + together]:
+                    _card(label, value, note)
+
+
+def _card(label: str, value: str, note: str) -> None:
+    st.metric(
+        label,
+        value,
+        border=True,
+        width="stretch",
+        delta=note or None,
+        delta_color="off",
+        delta_arrow="off",
+    )

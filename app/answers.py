@@ -55,7 +55,7 @@ def when(
     if between:
         corrupt = any(one.status == "corrupt" for one in kept)
         return Said("corrupt" if corrupt else "suspect", between[0])
-    text = "Nothing that could have started: no alert, and no checkpoint is suspect or corrupt."
+    text = "No incident has started: no alert, and no checkpoint is suspect or corrupt."
     return Said("unknown", text)
 
 

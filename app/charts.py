@@ -10,9 +10,11 @@ from typing import Final
 import altair as alt
 import pandas as pd
 
+from .chart_dress import dressed
 from .palette import LIGHT, Palette
 from .records import Checkpoint
 from .series import MAX_MARKS, Series
+from .wording import count, number_text, span_text
 
 # Sorts of marks: shape and colour (a field of the palette) differ together, so that neither is
 # needed to tell them apart.
@@ -27,8 +29,6 @@ MARKS: Final[dict[str, tuple[str, str]]] = {
     "event": ("triangle-right", "event"),
 }
 _LEFT: Final = 80  # pixels for the labels of every vertical axis, so that the steps line up
-# Fast with many points; SVG is the default of some embedders and far slower.
-_CANVAS: Final = {"embedOptions": {"renderer": "canvas"}}
 
 
 @dataclass(frozen=True)
@@ -71,28 +71,40 @@ def timeline(
 
     They are charts of their own, since a concatenated chart does not fit itself to its page.
     """
-    lane = _lane(mark_rows(overlay, checkpoints), overlay, palette)
-    drawn = [*(_panel(panel, overlay, palette) for panel in panels), lane]
-    return [_dressed(chart, palette) for chart in drawn]
+    rows = mark_rows(overlay, checkpoints)
+    drawn = [(_panel(panel, overlay, palette), panel_text(panel, overlay)) for panel in panels]
+    drawn.append((_lane(rows, overlay, palette), lane_text(rows, overlay)))
+    return [dressed(chart, palette, text, left=_LEFT) for chart, text in drawn]
 
 
-def _dressed(chart: alt.LayerChart, palette: Palette) -> alt.LayerChart:
-    """Axes, grid and legends in the colours of the page."""
-    return (
-        chart.properties(width="container", usermeta=_CANVAS, background="transparent")
-        .configure_axis(
-            labelColor=palette.soft,
-            titleColor=palette.soft,
-            titleFontWeight="normal",
-            gridColor=palette.rule,
-            domainColor=palette.rule,
-            tickColor=palette.rule,
+def panel_text(panel: Panel, overlay: Overlay) -> str:
+    """A panel in words, for who does not see it."""
+    said = []
+    for name, line in panel.lines.items():
+        if line.empty or line.points.empty:
+            continue
+        values, steps = line.points["value"], line.points["step"]
+        top = int(values.to_numpy().argmax())
+        said.append(
+            f"{name} from {number_text(float(values.iloc[0]))} to "
+            f"{number_text(float(values.iloc[-1]))}, at most "
+            f"{number_text(float(values.iloc[top]))} at step {int(steps.iloc[top]):,}"
         )
-        .configure_axisX(gridOpacity=0.5, tickCount=10)
-        .configure_axisY(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT, tickCount=5)
-        .configure_legend(labelColor=palette.ink, titleColor=palette.soft)
-        .configure_view(stroke=None)
-    )
+    return f"{panel.title} over {_steps_text(overlay)}: {'; '.join(said) or 'no value'}."
+
+
+def lane_text(rows: pd.DataFrame, overlay: Overlay) -> str:
+    """The lane of marks in words: how many of each sort, and where the first is."""
+    said = []
+    for sort, found in rows.groupby("sort", sort=False):
+        first = int(found["step"].min())
+        said.append(f"{count(len(found), str(sort))}, the first at step {first:,}")
+    what = "Alerts, checkpoints and events"
+    return f"{what} over {_steps_text(overlay)}: {'; '.join(said) or 'none'}."
+
+
+def _steps_text(overlay: Overlay) -> str:
+    return f"steps {span_text(overlay.first, overlay.last)}"
 
 
 def mark_rows(overlay: Overlay, checkpoints: Sequence[Checkpoint]) -> pd.DataFrame:
@@ -162,7 +174,13 @@ def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
     y = alt.Y("value:Q", title=panel.title, scale=scale, axis=axis)
     names = list(lines)
     colour_scale = alt.Scale(domain=names, range=[palette.line, palette.second][: len(names)])
-    legend = alt.Legend(orient="top", title=None) if len(names) > 1 else None
+    legend = None
+    if len(names) > 1:
+        legend = alt.Legend(
+            orient="top", title=None, symbolType="stroke", symbolSize=400, symbolStrokeWidth=2
+        )
+    # blue and purple look alike to some: the second curve is dashed, too
+    dashes = alt.Scale(domain=names, range=[[1, 0], [5, 3]][: len(names)])
     layers = _behind(overlay, palette)
     for name, line in lines.items():
         colour = alt.Color("curve:N", scale=colour_scale, legend=legend)
@@ -176,6 +194,7 @@ def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
                 x=_x(overlay),
                 y=y,
                 color=colour,
+                strokeDash=alt.StrokeDash("curve:N", scale=dashes, legend=legend),
                 tooltip=[alt.Tooltip("step:Q", format=",d"), alt.Tooltip("value:Q", format=".6g")],
             )
         )

@@ -17,6 +17,11 @@ from .wording import age_text, count
 
 _SECONDS_A_LOOK = 1.5  # of reading, before the page goes on
 _LIVE_SECONDS = 5
+# pixels: the sentence has what is left
+_WIDTHS = {
+    name: st.column_config.TextColumn(width=width)
+    for name, width in (("state", 90), ("first bad step", 105), ("newest step", 95))
+} | {"what is known": st.column_config.TextColumn(width="large")}
 
 
 def fleet_table() -> None:
@@ -24,7 +29,7 @@ def fleet_table() -> None:
     fleet = given_runs()
     if len(fleet.runs) < 2:
         return
-    st.subheader(f"{count(len(fleet.runs), 'run')}")
+    st.subheader(f"{count(len(fleet.runs), 'run')}", anchor=False)
     live = st.session_state.get("live", True)
     st.fragment(run_every=_LIVE_SECONDS if live else None)(_table)(fleet)
 
@@ -41,7 +46,7 @@ def _table(fleet: Fleet) -> None:
         on_select=lambda: _pick(key, names),
         selection_mode="single-row",
         selection_default={"selection": {"rows": [names.index(chosen)] if chosen in names else []}},
-        column_config={"what is known": st.column_config.TextColumn(width="large")},
+        column_config=_WIDTHS,
     )
     unread = sum(summary is None for summary in found)
     if unread:
@@ -61,8 +66,15 @@ def table(runs: Sequence[Run], found: Sequence[Summary | None], now: float) -> d
         ],
         "newest step": ["–" if x is None else f"{x.step:,}" for x in newest],
         "recorded": ["–" if x is None else age(x, now) for x in newest],
-        "what is known": ["" if x is None else x.headline for x in found],
+        "what is known": ["" if x is None else _beside(x) for x in found],
     }
+
+
+def _beside(summary: Summary) -> str:
+    """The headline without the state, which stands in the same line."""
+    state, colon, rest = summary.headline.partition(": ")
+    known = state.removesuffix(" so far").lower() == summary.state
+    return rest[:1].upper() + rest[1:] if colon and known else summary.headline
 
 
 def age(newest: Newest, now: float) -> str:

@@ -17,7 +17,7 @@ from .admission import admitted
 from .fleet import Fleet
 from .queries import newest_step
 from .records import Newest, is_quiet
-from .source import CHOSEN, Source, current_source, given_runs, source_of
+from .source import CHOSEN, Source, current_run, current_source, given_runs, source_of
 from .wording import age_text, count, plain, utc_text
 
 _LIVE_SECONDS = 2
@@ -35,6 +35,8 @@ def show() -> None:
             return
         address.settle(page.title)
         if _chosen(given_runs()):
+            # tabs of several runs and pages are told apart by it
+            st.set_page_config(page_title=f"{page.title} · {current_run().name} · SDC Guard")
             _header(current_source(), navigation.question(page.title))
             page.run()
 

@@ -78,7 +78,7 @@ def _proof(
     corrupt = [checkpoint for checkpoint in checkpoints if checkpoint.status == "corrupt"]
     if corrupt:
         lines.append(
-            f"The checkpoint of step {corrupt[0].step} is corrupt"
+            f"The checkpoint of step {corrupt[0].step:,} is corrupt"
             + (f": {corrupt[0].reason}." if corrupt[0].reason else ".")
         )
     lines += [
@@ -107,12 +107,12 @@ def _doubts(
         )
     unproven = [x for x in incidents if x.closed is None and not x.proven]
     if unproven:
-        lines.append(f"The incident opened at step {unproven[0].opened} is still open.")
+        lines.append(f"The incident opened at step {unproven[0].opened:,} is still open.")
     held = [checkpoint for checkpoint in checkpoints if checkpoint.status == "suspect"]
     if held:
         lines.append(
             f"{count(len(held), 'checkpoint')} held back as suspect, "
-            f"the first of step {held[0].step}."
+            f"the first of step {held[0].step:,}."
         )
     if covered.shadow_unequal:
         lines.append(

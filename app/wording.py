@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .records import Checkpoint
@@ -36,7 +36,7 @@ def span_text(first: int | None, last: int | None) -> str:
 
 def bracket_text(last_clean: int | None, first_bad: int) -> str:
     """A half-open interval of steps: `(20, 40]`, or `(start, 40]`."""
-    return f"({'start' if last_clean is None else last_clean}, {first_bad}]"
+    return f"({'start' if last_clean is None else f'{last_clean:,}'}, {first_bad:,}]"
 
 
 def size_text(size: int | None) -> str:
@@ -84,6 +84,15 @@ def bits_text(bits: Any) -> str:
     if isinstance(bits, Sequence) and not isinstance(bits, str):
         return ", ".join(str(bit) for bit in bits)
     return "" if bits is None else str(bits)
+
+
+def place_text(detail: Mapping[str, Any]) -> str:
+    """Where in a layer an alert is: `param, element 77, bit 22`; empty where it names nothing."""
+    bits = bits_text(detail.get("bits"))
+    parts = [str(detail.get("kind") or "")]
+    parts.append("" if detail.get("index") is None else f"element {detail['index']}")
+    parts.append(f"{'bits' if ',' in bits else 'bit'} {bits}" if bits else "")
+    return ", ".join(part for part in parts if part)
 
 
 def status_text(checkpoint: Checkpoint) -> str:

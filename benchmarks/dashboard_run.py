@@ -48,7 +48,7 @@ def make(run: Path, layers: int, steps: int, tensors: int) -> tuple[int, int]:
     """
     spike = (steps * 2 // 3, min(layers // 3, tensors - 1))
     write(run, layers, steps, spike, seal=False)
-    _digests(run, steps, tensors)
+    write_digests(run, steps, tensors)
     _rest(run, steps, spike)
     seal_run(run, at_least=1)
     for path in (run / "trace").glob("*/rank=*/seg-*.parquet"):
@@ -78,7 +78,8 @@ def _measured(step: int, layers: Any) -> dict[str, Any]:
     }
 
 
-def _digests(run: Path, steps: int, tensors: int) -> None:
+def write_digests(run: Path, steps: int, tensors: int) -> None:
+    """Digests of the first `tensors` parameters before and after each step, in segments."""
     folder = rank_folder(run, "digests", 0)
     folder.mkdir(parents=True)
     connection = duckdb.connect()

@@ -13,7 +13,7 @@ from sdc_guard.store.trace_reader import TraceReader
 
 from .. import navigation
 from ..palette import palette_of
-from ..wording import bits_text, count, number_text, plain, score_text
+from ..wording import count, number_text, place_text, plain, score_text
 from . import peers_chart, queries_cell
 from .cell_digests import digests
 from .cell_scores import across_ranks, looked_at, own_z
@@ -43,7 +43,7 @@ def detail(
         rank: that is looked at; None for the one that is farthest off.
     """
     number, name = layer
-    st.subheader(f"{plain(name)} at step {step:,}")
+    st.subheader(f"{plain(name)} at step {step:,}", anchor=False)
     values = queries_cell.values_at(reader, statistic, number, step)
     if values.empty:
         st.info("No statistics of this layer are recorded at this step.")
@@ -105,9 +105,9 @@ def _ranks(reader: TraceReader, values: pd.DataFrame, statistic: Statistic, step
     table = {
         "rank": [str(x) for x in shown["rank"]],
         "scope": [plain(x) for x in shown["scope"]],
-        "norm": _numbers(shown["norm"]),
-        "max |g|": _numbers(shown["max_abs"]),
-        "mean |g|": _numbers(shown["mean_abs"]),
+        "norm": _numbers(shown["norm"], shown["nonfinite"]),
+        "max |g|": _numbers(shown["max_abs"], shown["nonfinite"]),
+        "mean |g|": _numbers(shown["mean_abs"], shown["nonfinite"]),
         "not finite": _counts(shown["nonfinite"]),
         "zeros": _counts(shown["zeros"]),
         f"z of {statistic.name}, own steps": [_z_text(z) for z in shown["z"]],
@@ -154,17 +154,19 @@ def _alerts(alerts: list[dict[str, Any]]) -> None:
         "rank": [str(a["rank"]) for a in alerts],
         "detector": [plain(a["detector"]) for a in alerts],
         "evidence": ["✖ proven" if a["severity"] == "proven" else "▲ statistics" for a in alerts],
-        "tensor": [plain(a["detail"].get("kind", "")) for a in alerts],
-        "element": [plain(a["detail"].get("index", "")) for a in alerts],
-        "bits": [plain(bits_text(a["detail"].get("bits"))) for a in alerts],
+        "place": [plain(place_text(a["detail"])) for a in alerts],
         "score": [score_text(a["severity"], a["score"], a["threshold"]) for a in alerts],
         "text": [plain(a["detail"].get("text", "")) for a in alerts],
     }
     st.table({name: column for name, column in table.items() if any(column)}, hide_index=True)
 
 
-def _numbers(column: pd.Series) -> list[str]:
-    return ["–" if pd.isna(x) and x is None else plain(number_text(float(x))) for x in column]
+def _numbers(column: pd.Series, broken: pd.Series) -> list[str]:
+    """Of values that are not finite NaN is what was measured; else it stands for none."""
+    return [
+        "–" if pd.isna(x) and not (n > 0) else plain(number_text(math.nan if x is None else x))
+        for x, n in zip(column, broken, strict=True)
+    ]
 
 
 def _counts(column: pd.Series) -> list[str]:

@@ -36,7 +36,7 @@ def comparison(
     reader: TraceReader, names: dict[int, str], known: tuple[int, int], step: int | None
 ) -> None:
     """The section of the page."""
-    st.subheader("Selection against baseline")
+    st.subheader("Selection against baseline", anchor=False)
     span = _chosen(default_span(reader, step, known[1]), known)
     if span is None:
         st.write("No incident was opened. Give the steps that looked odd to compare them.")

@@ -8,13 +8,16 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from ..chart_dress import dressed
 from ..palette import Palette
+from ..wording import count
 from .heat_cells import CLAMP, Drawn
 
 MAX_CELLS: Final = 25_000
 SMALL: Final = 400  # cells: few enough for SVG, whose cells have labels that a screen reader reads
 SELECTION: Final = "cell"
-_LEFT: Final = 230  # pixels for the labels of the rows
+_LEAST_LEFT, _MOST_LEFT = 80, 240  # pixels for the labels of the rows
+_BROAD: Final = 0.62  # of a letter, in parts of its height
 _AROUND: Final = 165  # pixels of a chart's height that the legend and the axis take
 _CROSS: Final = "✕"
 # columns that the chart uses: tens of thousands of rows go to the browser
@@ -43,14 +46,38 @@ def heatmap(shown: Drawn, palette: Palette, chosen: tuple[int, int] | None) -> a
     layers += _alerts(shown, palette)
     if chosen is not None:
         layers.append(_outline(shown, palette, chosen))
-    renderer = {"embedOptions": {"renderer": "svg" if small else "canvas"}}
     rows = max(len(shown.rows), 1)
     pitch = max(11.0 if rows <= _ALL_LABELLED else 6.5, min(20.0, 560 / rows))
-    return (
-        alt.layer(*layers)
-        .properties(width="container", height=pitch * rows + _AROUND, usermeta=renderer)
-        .configure_axisY(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT - 10)
+    size, left = _label_size(shown)
+    return dressed(
+        alt.layer(*layers),
+        palette,
+        in_words(shown),
+        left=left,
+        height=pitch * rows + _AROUND,
+        renderer="svg" if small else "canvas",
+        label_size=size,
     )
+
+
+def _label_size(shown: Drawn) -> tuple[int, int]:
+    """Height of the rows' labels, and the room on their left, both in pixels."""
+    longest = max((len(row.label) for row in shown.rows), default=0)
+    size = 8 if len(shown.rows) > _ALL_LABELLED else 12 if longest <= 24 else 10
+    return size, int(min(max(_LEAST_LEFT, _BROAD * size * longest + 14), _MOST_LEFT))
+
+
+def in_words(shown: Drawn) -> str:
+    """The chart in a sentence, for who does not see it."""
+    what = f"{count(len(shown.rows), 'row')} of layers over steps {shown.first:,} to {shown.last:,}"
+    parts = [f"Heatmap of how unusual layers are: {what}"]
+    judged = shown.cells[~shown.cells["unjudged"]]
+    if not judged.empty:
+        cell = judged.iloc[int(judged["z"].abs().fillna(-1).to_numpy().argmax())]
+        parts.append(f"farthest off: {cell['who']}, step {cell['step']:,}, z {cell['z_text']}")
+    if not shown.alerts.empty:
+        parts.append(f"{count(len(shown.alerts), 'cell')} with alerts")
+    return "; ".join(parts) + "."
 
 
 def _x(shown: Drawn, field: str) -> alt.X:
@@ -64,12 +91,10 @@ def _x(shown: Drawn, field: str) -> alt.X:
 
 def _y(shown: Drawn) -> alt.Y:
     labels = [row.label for row in shown.rows]
-    size = 8 if len(labels) > _ALL_LABELLED else 10
     axis = alt.Axis(
         title=None,
         grid=False,
         ticks=False,
-        labelFontSize=size,
         labelBound=False,
         labelFlush=False,
         labelOverlap="parity" if len(labels) > _ALL_LABELLED else False,

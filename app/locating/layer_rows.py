@@ -8,6 +8,7 @@ from typing import Final
 
 MAX_ROWS: Final = 100
 _LABEL: Final = 36  # characters
+_CUT: Final = 10  # characters of a module's name that are left out rather than a part of them
 
 
 @dataclass(frozen=True)
@@ -100,13 +101,18 @@ def _label(names: Sequence[str], low: int, high: int) -> str:
     shared = [a for a, b in zip(one, two, strict=False) if a == b]
     same = one[: next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), 0)]
     told = ".".join(same) if shared and same else _short(names[low], _LABEL - 12)
-    return f"{_short(told, _LABEL - 8)} +{high - low:,}"
+    more = f" +{high - low:,}"
+    return _short(told, _LABEL - len(more)) + more
 
 
 def _short(name: str, length: int = _LABEL) -> str:
-    """The end of a name says more than its beginning."""
+    """The end of a name says more than its beginning; a short part of it is left out as a whole."""
     line = "".join(c if c.isprintable() else "·" for c in name) or "(no name)"
-    return line if len(line) <= length else "…" + line[-(length - 1) :]
+    if len(line) <= length:
+        return line
+    end = line[-(length - 1) :]
+    dot = end.find(".")
+    return "…" + (end[dot + 1 :] if 0 <= dot < _CUT else end)
 
 
 def _labelled(spans: Sequence[tuple[int, int, str]]) -> list[LayerRow]:

@@ -9,10 +9,12 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from ..chart_dress import dressed
 from ..palette import Palette
+from ..wording import number_text, span_text
 
-_CANVAS: Final = {"embedOptions": {"renderer": "canvas"}}
 _LEFT: Final = 80
+_IN_WORDS: Final = 5  # bars that a description names
 BAR_END: Final = 50.0  # |d| at which a bar is cut: what is infinite ends there, too
 
 
@@ -53,14 +55,14 @@ def peers(
         .encode(x=x)
     ]
     names = ["this rank"] if others.empty and band.empty else ["this rank", "peers"]
-    colours = [palette.corrupt, palette.line][: len(names)]
+    colours = [palette.line, palette.untested][: len(names)]
     who = alt.Scale(domain=names, range=colours)
     colour = alt.Color("curve:N", scale=who, legend=alt.Legend(orient="top", title=None))
     if not band.empty:
         drawable = _drawable(band.rename(columns={"middle": "value"}), log=log)
         layers.append(
             alt.Chart(drawable)
-            .mark_area(color=palette.line, opacity=0.2)
+            .mark_area(color=palette.untested, opacity=0.25)
             .encode(x=x, y=alt.Y("low:Q", scale=scale, title=title), y2="high:Q")
         )
         layers.append(
@@ -79,11 +81,11 @@ def peers(
         .mark_line(strokeWidth=2.2, point=alt.OverlayMarkDef(size=22, shape="diamond"))
         .encode(x=x, y=y, color=colour, tooltip=tip)
     )
-    return (
-        alt.layer(*layers)
-        .properties(width="container", height=320, usermeta=_CANVAS)
-        .configure_axisY(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT)
-    )
+    here = own.loc[own["step"] == step, "value"]
+    told = "no value" if here.empty else number_text(float(here.iloc[0]))
+    beside = " among its peers" if len(names) > 1 else ""
+    text = f"{title} of this rank{beside} over steps {span_text(*span)}; {told} at step {step:,}."
+    return dressed(alt.layer(*layers), palette, text, left=_LEFT, height=320)
 
 
 def _line(frame: pd.DataFrame, width: float) -> alt.Chart:
@@ -117,9 +119,11 @@ def bars(
         }
     )
     ends = palette.diverging
+    sorts = {"higher": ends[-2], "lower": ends[1]}
+    present = [sort for sort in sorts if sort in set(frame["sort"])]
     colour = alt.Color(
         "sort:N",
-        scale=alt.Scale(domain=["higher", "lower"], range=[ends[-2], ends[1]]),
+        scale=alt.Scale(domain=present, range=[sorts[sort] for sort in present]),
         legend=alt.Legend(orient="top", title=None),
     )
     y = alt.Y("place:O", axis=None, scale=alt.Scale(paddingInner=0.25))
@@ -127,13 +131,12 @@ def bars(
     x = alt.X("size:Q", title="|d|", scale=alt.Scale(domain=[0, 3.2 * top]), axis=None)
     chart = alt.Chart(frame)
     tip = [alt.Tooltip("name:N"), alt.Tooltip("text:N", title="d")]
-    return (
-        alt.layer(
-            chart.mark_bar(cornerRadiusEnd=2).encode(x=x, y=y, color=colour, tooltip=tip),
-            chart.mark_text(align="left", dx=6, color=palette.ink, limit=420).encode(
-                x=x, y=y, text="text:N", tooltip=tip
-            ),
-        )
-        .properties(width="container", height=22 * len(names) + 70, usermeta=_CANVAS)
-        .configure_view(strokeWidth=0)
+    drawn = alt.layer(
+        chart.mark_bar(cornerRadiusEnd=2).encode(x=x, y=y, color=colour, tooltip=tip),
+        chart.mark_text(align="left", dx=6, color=palette.ink, limit=420).encode(
+            x=x, y=y, text="text:N", tooltip=tip
+        ),
     )
+    first = "; ".join(texts[:_IN_WORDS])
+    described = f"Ranked bars of what differs most from the baseline. {first or 'None'}."
+    return dressed(drawn, palette, described, left=0, height=22 * len(names) + 70)

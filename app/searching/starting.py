@@ -129,7 +129,7 @@ def panel(run: Path, resume: str | None, running: str | None) -> None:
     if why := not_writable(run):
         st.info(f"No search can be started here: {plain(why)}. On a copy, or as its owner:")
         for choice in found:
-            st.code(choice.command, language="shell")
+            st.code(choice.command, language=None)
         return
     with st.container(horizontal=True):
         for choice in found:
@@ -141,10 +141,10 @@ def _offer(run: Path, choice: Choice) -> None:
     st.write(choice.about)
     if choice.runs:
         st.caption("It runs this command here; read it before:")
-        st.code(choice.runs, language="shell", wrap_lines=True)
+        st.code(choice.runs, language=None, wrap_lines=True)
     st.caption("The same from a terminal:")
-    st.code(choice.command, language="shell", wrap_lines=True)
-    st.button("Start", key=choice.key, type="primary", on_click=_start, args=(run, choice))
+    st.code(choice.command, language=None, wrap_lines=True)
+    st.button("Start", key=choice.key, on_click=_start, args=(run, choice))
 
 
 def _start(run: Path, choice: Choice) -> None:

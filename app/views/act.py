@@ -72,15 +72,15 @@ def steps(report: Report, found: Advice) -> None:
 def commands(found: Advice) -> None:
     if not found.commands:
         return
-    st.subheader("Commands")
+    st.subheader("Commands", anchor=False)
     for command, why in found.commands:
         st.caption(plain(why.rstrip(".")))
-        st.code(command, language="shell", wrap_lines=True)
+        st.code(command, language=None, wrap_lines=True)  # colours of words are hardly read
 
 
 def grounds(found: Advice) -> None:
     """What it rests on, what would disprove it, and what is open."""
-    st.subheader("How sure is that?")
+    st.subheader("How sure is that?", anchor=False)
     st.write(plain(found.confidence))
     parts = [
         ("It rests on", found.evidence),
@@ -96,7 +96,7 @@ def grounds(found: Advice) -> None:
 
 def downloads(source: Source) -> None:
     """The report's files; each is made when it is asked for."""
-    st.subheader("Report")
+    st.subheader("Report", anchor=False)
     st.caption("What was recorded, searched and found, as `sdc-bisect report` writes it.")
     with st.container(horizontal=True):
         for form, (name, media) in reported.FILES.items():

@@ -74,7 +74,7 @@ def asked(search: Search) -> None:
     if found or search.command == "verify":
         replayed(search, found)
         return
-    st.subheader("What was asked")
+    st.subheader("What was asked", anchor=False)
     if not search.told.judged:
         st.write("No checkpoint is judged yet.")
         return
@@ -100,7 +100,7 @@ def drawn(search: Search) -> None:
 
 def replayed(search: Search, found: list[tuple[str, int, int]]) -> None:
     """The course of a verification."""
-    st.subheader("What was replayed")
+    st.subheader("What was replayed", anchor=False)
     if not found:
         st.write("Nothing yet.")
         return
@@ -176,6 +176,7 @@ def unsearched(reader: TraceReader) -> None:
     kept = queries.checkpoints(reader)
     said = answers.which(kept)
     answer_box.box(said.state, said.sentence, said.reasons, signed=said.state != "unknown")
+    onward("bisect")
     when_saved(kept)
 
 
@@ -186,18 +187,20 @@ def in_a_lake(reader: TraceReader) -> None:
         "are in its folder: none is started or shown here. On a machine that sees the folder:"
     )
     st.code("sdc-bisect run FOLDER\nsdc-guard dashboard FOLDER", language="shell")
+    onward("bisect")
     when_saved(queries.checkpoints(reader))
 
 
 def when_saved(kept: list[Checkpoint]) -> None:
     """The checkpoints as they were judged when they were saved."""
     if kept:
-        st.subheader("Checkpoints")
+        st.subheader("Checkpoints", anchor=False)
+        shown = kept[: -MAX_ROWS - 1 : -1]  # the newest first
         st.table(
             {
-                "step": [f"{x.step:,}" for x in kept[-MAX_ROWS:]],
-                "when it was saved": [status_text(x) for x in kept[-MAX_ROWS:]],
-                "reason": [plain(x.reason) or "–" for x in kept[-MAX_ROWS:]],
+                "step": [f"{x.step:,}" for x in shown],
+                "when it was saved": [status_text(x) for x in shown],
+                "reason": [plain(x.reason) or "–" for x in shown],
             },
             hide_index=True,
         )
@@ -207,7 +210,7 @@ def others(reader: TraceReader, names: list[str]) -> None:
     """The newest sessions, each with a link."""
     if len(names) < 2:
         return
-    st.subheader("Sessions of this run")
+    st.subheader("Sessions of this run", anchor=False)
     attempts = len(reader.run_file.attempts)
     found = [searches.search_of(reader.run, name, attempts) for name in names[:_SESSIONS]]
     run = quote(str(st.query_params.get("run", "")))

@@ -20,7 +20,16 @@ from app.answers import rank_of
 from app.fleet_table import fleet_table
 from app.source import current_run, current_source
 from app.verdict import judge
-from app.wording import bits_text, bracket_text, count, plain, score_text, span_text, utc_text
+from app.wording import (
+    bits_text,
+    bracket_text,
+    count,
+    place_text,
+    plain,
+    score_text,
+    span_text,
+    utc_text,
+)
 from forensics.watched import percent
 from sdc_guard.errors import SdcGuardError
 from sdc_guard.lake.location import is_lake
@@ -35,7 +44,7 @@ def incident_table(
     found: list[records.Incident], results: list[sessions.SessionResult]
 ) -> records.Incident | None:
     """All incidents; the row that is chosen is looked at, at first that of the address."""
-    st.subheader("Incidents")
+    st.subheader("Incidents", anchor=False)
     if not found:
         st.write("None was opened.")
         return None
@@ -84,7 +93,7 @@ def verdict_text(incident: records.Incident, results: list[sessions.SessionResul
 
 
 def incident_detail(reader: TraceReader, incident: records.Incident) -> None:
-    st.subheader(f"Alerts of the incident opened at step {incident.opened:,}")
+    st.subheader(f"Alerts of the incident opened at step {incident.opened:,}", anchor=False)
     alerts = queries.alerts_of(reader, incident, _ALERTS_SHOWN)
     if not alerts:
         st.write("No alert of it can be read.")
@@ -94,9 +103,7 @@ def incident_detail(reader: TraceReader, incident: records.Incident) -> None:
         "rank": [_rank(a) for a in alerts] if reader.run_file.world_size > 1 else [],
         "layer": [cell_link(incident, a) for a in alerts],
         "detector": [plain(a.detector) for a in alerts],
-        "tensor": [plain(a.detail.get("kind", "")) for a in alerts],
-        "element": [plain(a.detail.get("index", "")) for a in alerts],
-        "bits": [plain(bits_text(a.detail.get("bits"))) for a in alerts],
+        "place": [plain(place_text(a.detail)) for a in alerts],
         "before → after": [_change(a.detail) for a in alerts],
         "score": [score_text(a.severity, a.score, a.threshold) for a in alerts],
         "text": [plain(a.detail.get("text", "")) for a in alerts],
@@ -131,7 +138,7 @@ def _change(detail: dict[str, object]) -> str:
 def bisect_results(found: list[sessions.SessionResult]) -> None:
     if not found:
         return
-    st.subheader("Bisection")
+    st.subheader("Bisection", anchor=False)
     for result in reversed(found):
         name = f"Session {plain(result.session)}"
         if not result.readable:
@@ -159,8 +166,13 @@ def share_text(covered: records.Coverage) -> str:
     return f": {percent(covered.watched)} of the state's transitions were compared"
 
 
+def _short(reason: str) -> str:
+    """Without the path of the run: a table cuts what has no place to break."""
+    return reason.replace(f"{current_source().run}/", "")
+
+
 def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -> None:
-    st.subheader("What was checked")
+    st.subheader("What was checked", anchor=False)
     kinds = ", ".join(f"{n} {status}" for status, n in records.status_counts(found).items())
     bracket = records.checkpoint_bracket(found)
     deleted = sum(checkpoint.deleted for checkpoint in found)
@@ -174,7 +186,7 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
         )
         if covered.is_counted
         else _COUNTING,
-        "Gradients": f"{covered.layers_measured} of {count(covered.layers, 'layer')} measured: "
+        "Gradients": f"{covered.layers_measured:,} of {count(covered.layers, 'layer')} measured: "
         "large changes show, small ones do not"
         if covered.is_counted
         else _COUNTING,
@@ -187,7 +199,7 @@ def coverage_table(covered: records.Coverage, found: list[records.Checkpoint]) -
         + (f"; first trouble in {bracket_text(*bracket)}" if bracket else ""),
         "Files that could not be opened": "not known: what cannot be read is not uploaded"
         if is_lake(current_source().location)
-        else "; ".join(f"{n} ({r})" for n, r in covered.damaged) or "none",
+        else "; ".join(f"{n} ({_short(r)})" for n, r in covered.damaged) or "none",
     }
     if covered.blind:
         rows["Not seen by the guard"] = "; ".join(covered.blind)

@@ -28,6 +28,7 @@ from sdc_guard.store.trace_reader import TraceReader
 
 _CHART = "locate heatmap"
 _ALERTS = 50  # of an incident, looked through for the one to show
+_SIGNS = (("proven", "◆", "a proven alert"), ("statistical", "▼", "an alert from statistics"))
 _SHOW_CELL = "Show this cell"
 
 
@@ -38,7 +39,7 @@ def controls(
     ranks = ["all", *map(str, range(reader.run_file.world_size))]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         step = address.number("Step", "step")
-        layer = address.choice("Layer", "layer", names, width=360, optional=True)
+        layer = address.choice("Layer", "layer", names, width=address.room(names), optional=True)
         rank = address.choice("Rank", "rank", ranks, width=100)
         name = address.choice("Statistic", "statistic", list(STATISTICS), width=140)
         attempt_choice.control(newest)
@@ -86,7 +87,8 @@ def draw(
     rows: list[LayerRow],
     rank: int | None,
     looked_at: tuple[int | None, str | None],
-) -> None:
+) -> set[str]:
+    """The chart; which sorts of alerts are in it."""
     layers = reader.run_file.layers
     places = {layer.id: place for place, layer in enumerate(layers)}
     span = (window.first, window.last, window.width)
@@ -126,6 +128,7 @@ def draw(
         )
 
     st.altair_chart(chart, width="stretch", key=_CHART, on_select=on_click)
+    return set(shown.alerts["sort"])
 
 
 def chosen_cell(
@@ -147,12 +150,12 @@ def select(asked: locate_state.Clicked, names: list[str]) -> None:
     st.session_state["clicked"] = True
 
 
-def notes(reader: TraceReader, window: Window, cells: pd.DataFrame) -> list[str]:
+def notes(reader: TraceReader, window: Window, cells: pd.DataFrame, sorts: set[str]) -> list[str]:
     """What is to be said below the heatmap."""
     coarse = window.width > 1
     of_steps = f" of {window.width:,} steps" if coarse else ""
     what = "to come closer" if coarse else "for its detail"
-    said = ["◆: a proven alert, ▼: one from statistics."]
+    said = [f"{sign}: {text}." for sort, sign, text in _SIGNS if sort in sorts]
     said.append(f"A cell shows the value with the greatest |z|{of_steps}; click on it {what}.")
     if (cells["bad"] > 0).any():
         said.append("✕: values that are not finite.")
@@ -260,8 +263,8 @@ def map_of(
         if cells.empty:
             st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")
             return
-        draw(cells, reader, window, whole, rows, rank, looked_at)
-        said = notes(reader, window, cells)
+        sorts = draw(cells, reader, window, whole, rows, rank, looked_at)
+        said = notes(reader, window, cells, sorts)
         if whole.extent.last != extent.last:
             said.insert(0, f"As of step {whole.extent.last:,}: the run has grown since.")
         st.caption(plain(" ".join(said)), help=plain(about_z(statistic, whole)))

@@ -29,7 +29,7 @@ def controls(reader: TraceReader) -> tuple[int | None, str | None, int | None]:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         step = address.number("Step", "step")
         names = queries.layer_names(reader)
-        layer = address.choice("Layer", "layer", names, width=360, optional=True)
+        layer = address.choice("Layer", "layer", names, width=address.room(names), optional=True)
         window = None
         if step is not None:
             chosen = st.segmented_control("Show", list(_WINDOWS), default="whole run", key="window")
@@ -86,7 +86,7 @@ def step_table(reader: TraceReader, step: int, known: tuple[int, int]) -> None:
     if facts.empty:
         st.info(f"Step {step:,} is not recorded; recorded is {span_text(*known)}.")
         return
-    st.subheader(f"Step {step:,}")
+    st.subheader(f"Step {step:,}", anchor=False)
     columns = {
         "rank": [str(x) for x in facts["rank"]],
         "attempt": [str(x) for x in facts["attempt"]],
@@ -111,11 +111,11 @@ def _numbers(column: pd.Series) -> list[str]:
 
 def checkpoint_table(kept: list[records.Checkpoint], step: int | None) -> None:
     """All of them; the one that is chosen is the step that is looked at."""
-    st.subheader("Checkpoints")
+    st.subheader("Checkpoints", anchor=False)
     if not kept:
         st.write("None was recorded: there is nothing to go back to.")
         return
-    shown = kept[-_CHECKPOINTS_SHOWN:]
+    shown = kept[: -_CHECKPOINTS_SHOWN - 1 : -1]  # the newest first: it is asked for most
     steps = [x.step for x in shown]
     key = f"checkpoints {current_run().name} {len(kept)} {step if step in steps else ''}"
     st.dataframe(
@@ -181,7 +181,7 @@ def show() -> None:
         source_of_band,
         _RANGE if reader.run_file.world_size > 1 else "",
         *notes(lines),
-        "" if step is None else "The violet line is the step.",
+        "" if step is None else "The broad violet line is the step.",
     ]
     st.caption(" ".join(plain(text) for text in said if text))
     if step is not None:

@@ -201,9 +201,9 @@ def see_incident(page: Page, run: Path) -> None:
     expect(page.get_by_text("Alerts of the incident opened at step 27")).to_be_visible()
     row = page.get_by_role("row").filter(has_text="carried_digest").last
     change = f"0x{fault['before']:08x} → 0x{fault['after']:08x}"
-    told = ["27", fault["tensor"], "carried_digest", "param"]
     bit = (fault["before"] ^ fault["after"]).bit_length() - 1
-    told += [str(fault["index"]), str(bit), change, "exact"]
+    place = f"param, element {fault['index']}, bit {bit}"
+    told = ["27", fault["tensor"], "carried_digest", place, change, "exact"]
     text = re.compile("param changed between step 26 and step 27 outside the optimizer")
     expect(row.get_by_role("cell")).to_have_text([*told, text])
 

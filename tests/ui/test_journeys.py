@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from browser_page import by_keys, charts_in_words, faint, settle, sideways, whole
 from playwright.sync_api import Page, expect
 from test_browser import PATIENCE, ROOT, Visit, chromium, dashboard, ended, wait_for_line
 
@@ -23,6 +24,7 @@ __all__ = ["chromium"]
 
 pytestmark = pytest.mark.browser
 RECORDED = ROOT / "sample_runs" / "recorded"
+WIDE, NARROW = 1280, 700
 
 # Each line on its input lets it take ten steps more, and publish them.
 TRAINING = """
@@ -54,13 +56,19 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def keep(page: Page, file: Path) -> None:
-    """A picture of the page as it is when nothing is being drawn."""
-    ready = """() => document.querySelector("[data-testid=stApp]")
-        .getAttribute("data-test-script-state") === "notRunning"
-        && !document.querySelector("[data-testid=stSkeleton]")"""
-    page.wait_for_function(ready)
-    page.screenshot(path=file)
+    """A picture of the page as it is when nothing is being drawn, and of a narrow one.
+
+    Each text on it has the contrast that it needs, each chart a name, and nobody scrolls sideways.
+    """
+    settle(page)
     assert "Traceback" not in page.inner_text("body")
+    assert faint(page) == {}
+    assert all(charts_in_words(page))
+    for width, name in ((WIDE, file), (NARROW, file.with_stem(f"{file.stem}-narrow"))):
+        page.set_viewport_size({"width": width, "height": 900})
+        whole(page, name)
+        assert sideways(page) == 0, name
+    page.set_viewport_size({"width": WIDE, "height": 900})
 
 
 def go(page: Page, title: str, question: str) -> None:
@@ -111,6 +119,8 @@ def to_the_located_bit(page: Page, pictures: Path) -> None:
     (fault,) = truth["injected"]
     (element,) = fault["elements"]
     expect(page.get_by_text("✖ Corrupt: an exact comparison")).to_be_visible()
+    expect(page).to_have_title("Incidents · weight_flip · SDC Guard")
+    expect(page.locator("html")).to_have_attribute("lang", "en")
     keep(page, pictures / "incidents.png")
     page.get_by_role("link", name="Which layer and rank?").click()
     (bit,) = element["bits"]
@@ -123,7 +133,23 @@ def to_the_located_bit(page: Page, pictures: Path) -> None:
     expect(page.get_by_text("The first alert is of step 74, proven")).to_be_visible()
     expect(page.get_by_role("heading", name="Step 74", exact=True)).to_be_visible()
     expect(page).to_have_url(re.compile(r"/timeline\?.*step=74"))
+    by_keys_alone(page)
     keep(page, pictures / "timeline.png")
+
+
+def by_keys_alone(page: Page) -> None:
+    """Tab comes to each control and link after the one just clicked, and shows where it is."""
+    settle(page)
+    found = by_keys(page)
+    wanted = ["Locate", "Act", "Run", "Live", "Step", "Layer", "whole run", "Fullscreen"]
+    wanted += ["Which layer and rank?", "What now?"]
+    names = [name for name, _, _ in found]
+    assert set(wanted) <= set(names), names
+    places = [names.index(name) for name in wanted]
+    assert places == sorted(places), names
+    # the page itself scrolls by keys; a table draws its focus into its canvas
+    unseen = [name for name, tag, seen in found if not seen and tag not in ("MAIN", "CANVAS")]
+    assert unseen == []
 
 
 def a_link_and_the_dark(visit: Visit, chromium, url: str, pictures: Path) -> None:

@@ -192,6 +192,16 @@ def test_a_small_heatmap_has_labels_and_a_large_one_is_on_canvas() -> None:
     assert large["usermeta"]["embedOptions"]["renderer"] == "canvas"
 
 
+def test_a_heatmap_in_words_names_what_is_farthest_off() -> None:
+    spec = chart_of(cells(4, 100), 4, 100)
+    assert spec["description"] == (
+        "Heatmap of how unusual layers are: 4 rows of layers over steps 0 to 99; "
+        "farthest off: l0, rank 0, step 0, z -20."
+    )
+    # short names leave more room to the cells
+    assert spec["config"]["axisY"]["minExtent"] == 80
+
+
 def test_colours_are_clamped_and_centred_on_zero() -> None:
     spec = chart_of(cells(2, 21), 2, 21)
     scale = spec["layer"][0]["encoding"]["color"]["scale"]

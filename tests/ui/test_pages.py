@@ -50,9 +50,7 @@ def test_incidents_of_a_corrupt_run(tmp_path: Path, open_page: Open) -> None:
     assert shown == {
         "step": "27",
         "detector": "carried_digest",
-        "tensor": "param",
-        "element": "3",
-        "bits": "19, 30",
+        "place": "param, element 3, bits 19, 30",
         "before → after": "0x3ba35eef → 0x3bab5eef",
         "score": "exact",
         "text": "param changed between step 26 and step 27",
@@ -250,7 +248,7 @@ def test_a_deep_link_selects_the_step_and_the_layer(tmp_path: Path, open_page: O
     assert (facts["loss"], facts["gradient norm"]) == ("1.03704", "0.5")
     assert (facts["duration (s)"], facts["tokens"]) == ("0.25", "1024")
     assert len(app.get("vega_lite_chart")) == 4
-    assert "The violet line is the step." in text
+    assert "The broad violet line is the step." in text
 
 
 @pytest.mark.parametrize(
@@ -349,7 +347,7 @@ def test_a_deleted_checkpoint_is_told_and_not_one_to_resume_from(
     assert metrics_of(app)["Last clean checkpoint"] == "20"
     assert "2 clean; 1 of them deleted since" in said(app)
     statuses = list(open_page(run, TIMELINE).dataframe[0].value["status"])
-    assert statuses == ["● clean", "– deleted (was clean)"]
+    assert statuses == ["– deleted (was clean)", "● clean"]
 
 
 def test_links_to_the_next_pages_keep_what_is_looked_at(tmp_path: Path, open_page: Open) -> None:

@@ -69,11 +69,14 @@ def test_the_theme_has_the_palettes_colours_and_no_font_is_fetched() -> None:
     for kind, palette in (("light", LIGHT), ("dark", DARK)):
         colours = theme[kind]
         assert colours["linkColor"] == palette.line
-        # white text on a button is read, and the button on the page is seen
-        assert colours["primaryColor"] in (palette.line, *palette.diverging)
-        assert contrast(colours["primaryColor"], "#ffffff") >= 3.9
-        assert contrast(colours["primaryColor"], colours["backgroundColor"]) >= 3.9
-        assert colours["textColor"] == palette.ink
+        # it is text of what is chosen, on a tenth of itself, and white marks are seen on it
+        primary, page = colours["primaryColor"], colours["backgroundColor"]
+        assert primary in (palette.line, *palette.diverging)
+        assert contrast(primary, "#ffffff") >= 3
+        assert contrast(primary, over(page, primary, 0.1)) >= 4.5
+        assert colours["textColor"] == colours["codeTextColor"] == palette.ink
+        # captions, and the code among them
+        assert contrast(over(page, palette.ink, 0.6), page) >= 4.5
         assert colours["borderColor"] == palette.rule
         assert {colours["backgroundColor"], colours["secondaryBackgroundColor"]} == {
             palette.page,
@@ -87,6 +90,17 @@ def test_the_theme_has_the_palettes_colours_and_no_font_is_fetched() -> None:
     fonts = [theme[name] for name in ("font", "headingFont", "codeFont")]
     assert not any(":" in font for font in fonts)  # a font's address would stand after one
     assert "fontFaces" not in theme
+
+
+def over(page: str, colour: str, opacity: float) -> str:
+    """A colour that lets the page through."""
+    parts = [(int(colour[at : at + 2], 16), int(page[at : at + 2], 16)) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(one * opacity + two * (1 - opacity)):02x}" for one, two in parts)
+
+
+def test_no_button_is_filled_with_a_colour_that_white_text_is_not_read_on() -> None:
+    sources = {path: path.read_text() for path in APP.rglob("*.py")}
+    assert not [path for path, text in sources.items() if 'type="primary"' in text]
 
 
 def test_it_listens_on_this_machine_unless_told_otherwise() -> None:
