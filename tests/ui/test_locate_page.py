@@ -79,7 +79,7 @@ def test_every_rank_has_its_host_and_a_name_does_no_harm(tmp_path: Path, open_pa
     run = ranks_run(tmp_path / "run", 3)
     app = open_page(run, step="40", layer=NAMES[1])
     assert set(app.table[0].value["host"]) == {"not recorded"}
-    assert "recorded before ranks told their host" in text_of(app)
+    assert "recorded before ranks told their host" in said(app)
     for rank, host in ((0, "node-0"), (2, "[node](http://x)")):
         with Trace(run, rank=rank) as trace:
             trace.start(0, host, f"cuda:{rank} (NVIDIA H200)")
@@ -90,7 +90,7 @@ def test_every_rank_has_its_host_and_a_name_does_no_harm(tmp_path: Path, open_pa
     ]  # fmt: skip
     assert "](" not in str(hosts[2])
     assert "cuda:2 (NVIDIA H200)" in str(app.table[0].value["device"][2]).replace("\\", "")
-    assert "Host and device as each rank recorded them when attempt 1 began." in text_of(app)
+    assert "Host and device as each rank recorded them when attempt 1 began." in said(app)
 
 
 def test_two_ranks_that_differ_blame_nobody(tmp_path: Path, open_page: Open) -> None:
