@@ -27,6 +27,7 @@ MARKS: Final[dict[str, tuple[str, str]]] = {
     "event": ("triangle-right", "event"),
 }
 _LEFT: Final = 80  # pixels for the labels of every vertical axis, so that the steps line up
+_LANE_HEIGHT: Final = 200
 # Fast with many points; SVG is the default of some embedders and far slower.
 _CANVAS: Final = {"embedOptions": {"renderer": "canvas"}}
 
@@ -71,27 +72,38 @@ def timeline(
 
     They are charts of their own, since a concatenated chart does not fit itself to its page.
     """
+    drawn = [(_panel(panel, overlay, palette), panel.height) for panel in panels]
     lane = _lane(mark_rows(overlay, checkpoints), overlay, palette)
-    drawn = [*(_panel(panel, overlay, palette) for panel in panels), lane]
-    return [_dressed(chart, palette) for chart in drawn]
+    return [_dressed(*chart, palette) for chart in (*drawn, (lane, _LANE_HEIGHT))]
 
 
-def _dressed(chart: alt.LayerChart, palette: Palette) -> alt.LayerChart:
-    """Axes, grid and legends in the colours of the page."""
-    return (
-        chart.properties(width="container", usermeta=_CANVAS, background="transparent")
-        .configure_axis(
-            labelColor=palette.soft,
-            titleColor=palette.soft,
-            titleFontWeight="normal",
-            gridColor=palette.rule,
-            domainColor=palette.rule,
-            tickColor=palette.rule,
-        )
-        .configure_axisX(gridOpacity=0.5, tickCount=10)
-        .configure_axisY(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT, tickCount=5)
-        .configure_legend(labelColor=palette.ink, titleColor=palette.soft)
-        .configure_view(stroke=None)
+def _dressed(layers: Sequence[alt.Chart], height: int, palette: Palette) -> alt.LayerChart:
+    """Axes, grid and legends in the colours of the page.
+
+    All is given at once: each change of a layered chart copies the whole of it.
+    """
+    axis = alt.AxisConfig(
+        labelColor=palette.soft,
+        titleColor=palette.soft,
+        titleFontWeight="normal",
+        gridColor=palette.rule,
+        domainColor=palette.rule,
+        tickColor=palette.rule,
+    )
+    config = alt.Config(
+        axis=axis,
+        axisX=alt.AxisConfig(gridOpacity=0.5, tickCount=10),
+        axisY=alt.AxisConfig(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT, tickCount=5),
+        legend=alt.LegendConfig(labelColor=palette.ink, titleColor=palette.soft),
+        view=alt.ViewConfig(stroke=None),
+    )
+    return alt.layer(
+        *layers,
+        width="container",
+        height=height,
+        usermeta=_CANVAS,
+        background="transparent",
+        config=config,
     )
 
 
@@ -151,7 +163,7 @@ def _x(overlay: Overlay, *, labels: bool = False) -> alt.X:
     return alt.X("step:Q", scale=alt.Scale(domain=domain, nice=False), axis=axis)
 
 
-def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
+def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> list[alt.Chart]:
     scale = (
         alt.Scale(type="log", nice=False, padding=6)
         if panel.log
@@ -167,8 +179,14 @@ def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
     for name, line in lines.items():
         colour = alt.Color("curve:N", scale=colour_scale, legend=legend)
         few = len(line.points) <= 100
+        # of a line the browser makes a text for every value, and shows that of the first alone
+        tooltip = (
+            [alt.Tooltip("step:Q", format=",d"), alt.Tooltip("value:Q", format=".6g")]
+            if few
+            else alt.value(None)
+        )
         layers.append(
-            alt.Chart(line.points.assign(curve=name))
+            alt.Chart(line.points.assign(curve=pd.Categorical([name] * len(line.points))))
             .mark_line(
                 clip=True, strokeWidth=1.5, point=alt.OverlayMarkDef(size=18) if few else False
             )
@@ -176,12 +194,12 @@ def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
                 x=_x(overlay),
                 y=y,
                 color=colour,
-                tooltip=[alt.Tooltip("step:Q", format=",d"), alt.Tooltip("value:Q", format=".6g")],
+                tooltip=tooltip,
             )
         )
         if not line.marks.empty:
             layers.append(_undrawn(line.marks, overlay, palette))
-    return alt.layer(*layers).properties(height=panel.height)
+    return layers
 
 
 def log_ticks(lines: Mapping[str, Series]) -> list[float]:
@@ -244,7 +262,7 @@ def _behind(overlay: Overlay, palette: Palette, *, labels: bool = False) -> list
     return layers
 
 
-def _lane(rows: pd.DataFrame, overlay: Overlay, palette: Palette) -> alt.LayerChart:
+def _lane(rows: pd.DataFrame, overlay: Overlay, palette: Palette) -> list[alt.Chart]:
     present = [sort for sort in MARKS if sort in set(rows["sort"])]
     shapes = [MARKS[sort][0] for sort in present]
     colours = [getattr(palette, MARKS[sort][1]) for sort in present]
@@ -264,4 +282,4 @@ def _lane(rows: pd.DataFrame, overlay: Overlay, palette: Palette) -> alt.LayerCh
             tooltip=[alt.Tooltip("step:Q", format=",d"), "sort:N", "text:N"],
         )
     )
-    return alt.layer(*_behind(overlay, palette, labels=True), points).properties(height=200)
+    return [*_behind(overlay, palette, labels=True), points]

@@ -53,7 +53,7 @@ class Loading:
         try:
             for name in self.modules:
                 self.load(name)
-        except Exception:  # noqa: BLE001, S110 - because the page that needs it says why itself
+        except Exception:  # noqa: BLE001 - because the page that needs it says why itself
             pass
         finally:
             self._done.set()

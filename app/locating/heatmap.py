@@ -9,16 +9,15 @@ import numpy as np
 import pandas as pd
 
 from ..palette import Palette
-from .heat_cells import CLAMP, Drawn
+from .heat_cells import CLAMP, SMALL, Drawn
 
 MAX_CELLS: Final = 25_000
-SMALL: Final = 400  # cells: few enough for SVG, whose cells have labels that a screen reader reads
 SELECTION: Final = "cell"
 _LEFT: Final = 230  # pixels for the labels of the rows
 _AROUND: Final = 165  # pixels of a chart's height that the legend and the axis take
 _CROSS: Final = "✕"
 # columns that the chart uses: tens of thousands of rows go to the browser
-_DRAWN: Final = ["row", "bin", "label", "start", "end", "colour", "z_text", "step", "who", "broken"]
+_DRAWN: Final = ["row", "bin", "label", "start", "end", "colour", "tip"]
 _ALL_LABELLED: Final = 60  # rows; of more every second has its name beside it
 
 
@@ -46,10 +45,13 @@ def heatmap(shown: Drawn, palette: Palette, chosen: tuple[int, int] | None) -> a
     renderer = {"embedOptions": {"renderer": "svg" if small else "canvas"}}
     rows = max(len(shown.rows), 1)
     pitch = max(11.0 if rows <= _ALL_LABELLED else 6.5, min(20.0, 560 / rows))
-    return (
-        alt.layer(*layers)
-        .properties(width="container", height=pitch * rows + _AROUND, usermeta=renderer)
-        .configure_axisY(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT - 10)
+    labels = alt.AxisConfig(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT - 10)
+    return alt.layer(
+        *layers,
+        width="container",
+        height=pitch * rows + _AROUND,
+        usermeta=renderer,
+        config=alt.Config(axisY=labels),
     )
 
 
@@ -77,14 +79,9 @@ def _y(shown: Drawn) -> alt.Y:
     return alt.Y("label:N", sort=labels, scale=alt.Scale(domain=labels, padding=0), axis=axis)
 
 
-def _tooltip() -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("label:N", title="layers"),
-        alt.Tooltip("z_text:N", title="robust z"),
-        alt.Tooltip("step:Q", title="at step", format=",d"),
-        alt.Tooltip("who:N", title="of"),
-        alt.Tooltip("broken:N", title="besides"),
-    ]
+def _tooltip() -> alt.Tooltip:
+    # one text: the browser makes an object of several for each of tens of thousands of cells
+    return alt.Tooltip("tip:N")
 
 
 def _described(cells: pd.DataFrame) -> dict[str, str]:

@@ -79,10 +79,14 @@ def peers(
         .mark_line(strokeWidth=2.2, point=alt.OverlayMarkDef(size=22, shape="diamond"))
         .encode(x=x, y=y, color=colour, tooltip=tip)
     )
-    return (
-        alt.layer(*layers)
-        .properties(width="container", height=320, usermeta=_CANVAS)
-        .configure_axisY(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT)
+    labels = alt.AxisConfig(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT)
+    # all at once: each change of a layered chart copies the whole of it
+    return alt.layer(
+        *layers,
+        width="container",
+        height=320,
+        usermeta=_CANVAS,
+        config=alt.Config(axisY=labels),
     )
 
 
@@ -127,13 +131,13 @@ def bars(
     x = alt.X("size:Q", title="|d|", scale=alt.Scale(domain=[0, 3.2 * top]), axis=None)
     chart = alt.Chart(frame)
     tip = [alt.Tooltip("name:N"), alt.Tooltip("text:N", title="d")]
-    return (
-        alt.layer(
-            chart.mark_bar(cornerRadiusEnd=2).encode(x=x, y=y, color=colour, tooltip=tip),
-            chart.mark_text(align="left", dx=6, color=palette.ink, limit=420).encode(
-                x=x, y=y, text="text:N", tooltip=tip
-            ),
-        )
-        .properties(width="container", height=22 * len(names) + 70, usermeta=_CANVAS)
-        .configure_view(strokeWidth=0)
+    return alt.layer(
+        chart.mark_bar(cornerRadiusEnd=2).encode(x=x, y=y, color=colour, tooltip=tip),
+        chart.mark_text(align="left", dx=6, color=palette.ink, limit=420).encode(
+            x=x, y=y, text="text:N", tooltip=tip
+        ),
+        width="container",
+        height=22 * len(names) + 70,
+        usermeta=_CANVAS,
+        config=alt.Config(view=alt.ViewConfig(strokeWidth=0)),
     )

@@ -142,7 +142,8 @@ def scans_of(run: str) -> Scans:
     return Scans()
 
 
-@st.cache_data(max_entries=16, show_spinner=False)
+# one table for all who look at it: nobody changes it
+@st.cache_resource(max_entries=16, show_spinner=False)
 def kept_cells(
     made: float,
     statistic: str,

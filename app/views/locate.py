@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import address, answer_box, answers, navigation, queries
+from app import address, answer_box, answers, drawing, navigation, queries
 from app.follow import follow
 from app.locating import heat_cells, heatmap, locate_state, queries_cell, queries_locate
 from app.locating.cell_detail import detail
@@ -83,15 +83,7 @@ def draw(
     alerts = queries_cell.alert_cells(reader, *span, rank).to_pandas()
     row = [row_of(rows, places.get(layer, -1)) for layer in alerts["layer"]]
     alerts = alerts.assign(row=row).dropna(subset="row").astype({"row": int})
-    shown = heat_cells.drawn(
-        cells,
-        alerts,
-        rows,
-        {layer.id: layer.name for layer in layers},
-        window.width,
-        window.first,
-        window.last,
-    )
+    shown = heat_cells.drawn(cells, alerts, rows, span)
     chart = heatmap.heatmap(
         shown, palette_of(st.context.theme.type), chosen_cell(*looked_at, window, rows, layers)
     )
@@ -115,7 +107,7 @@ def draw(
             [layer.name for layer in layers],
         )
 
-    st.altair_chart(chart, width="stretch", key=_CHART, on_select=on_click)
+    drawing.draw(chart, _CHART, on_click)
 
 
 def chosen_cell(
@@ -245,7 +237,12 @@ def map_of(
             statistic.name,
             astuple(window),
             rank,
-            lambda: heatmap_cells(reader, statistic, whole, window, rows, ids, rank),
+            lambda: heat_cells.described(
+                heatmap_cells(reader, statistic, whole, window, rows, ids, rank),
+                rows,
+                dict(zip(ids, names, strict=True)),
+                window.width,
+            ),
         )
         if cells.empty:
             st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")

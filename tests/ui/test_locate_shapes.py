@@ -169,14 +169,10 @@ def chart_of(
     frame: pd.DataFrame, rows: int, columns: int, alerts: pd.DataFrame | None = None
 ) -> dict[str, Any]:
     names = [f"l{n}" for n in range(rows)]
+    found = layer_rows.rows_of(names)
+    described = heat_cells.described(frame, found, dict(enumerate(names)), 1)
     shown = heat_cells.drawn(
-        frame,
-        no_alerts() if alerts is None else alerts,
-        layer_rows.rows_of(names),
-        dict(enumerate(names)),
-        1,
-        0,
-        columns - 1,
+        described, no_alerts() if alerts is None else alerts, found, (0, columns - 1, 1)
     )
     with alt.data_transformers.disable_max_rows():
         spec: dict[str, Any] = heatmap.heatmap(shown, LIGHT, (0, 0)).to_dict()
