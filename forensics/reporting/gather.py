@@ -11,23 +11,19 @@ from sdc_guard.lake.location import is_lake, without_password
 from sdc_guard.store.trace_reader import TraceReader
 
 from ..checkpoint import Checkpoint
-from ..proven_alerts import first_proven_alert
-from ..recorded import solved_at
 from ..recurring import recurring
 from ..spacing import duplicates, gaps
 from . import from_trace
 from .across_sessions import with_others
+from .answered import answered
 from .curves import alert_steps, curves
-from .facts import Headline, Recorded, Report, Told
+from .facts import Report, Told
 from .going_back import go_back, with_advice
 from .headline import (
-    after_search,
     chosen,
     of_archive,
     of_session,
-    of_trace,
     with_checkpoints,
-    with_unread_bytes,
     with_unreadable,
 )
 
@@ -58,19 +54,15 @@ def report_of_run(
     known = from_trace.recorded(reader)
     rows, count = from_trace.alerts(reader)
     lines, marks = curves(reader), alert_steps(reader)
-    place = without_password(place) if is_lake(place) else place
-    answer = with_checkpoints(_answer(reader, known, sessions, count), checkpoints)
-    answer = with_unreadable(with_others(answer, sessions), checkpoints)
-    answer = with_unread_bytes(answer, checkpoints, sessions)
-    back = go_back(answer, checkpoints, place, reader.run_file.resume, known.last)
+    answer = answered(reader, place, checkpoints, sessions)
     return Report(
         name=reader.run_file.name,
-        place=place,
+        place=without_password(place) if is_lake(place) else place,
         source="run",
         made=now,
         versions=versions(),
-        headline=with_advice(answer, back),
-        go_back=back,
+        headline=answer.headline,
+        go_back=answer.go_back,
         recorded=known,
         curves=lines,
         alerts=rows,
@@ -85,28 +77,6 @@ def report_of_run(
         unseen=from_trace.unseen(reader, known),
         damaged=tuple((str(path), reason) for path, reason in sorted(reader.damaged.items())),
     )
-
-
-def _answer(
-    reader: TraceReader, known: Recorded, sessions: Sequence[Told], alerts: int
-) -> Headline:
-    dtypes = {layer.name: layer.dtype for layer in reader.run_file.named}
-    told = chosen(sessions)
-    proven = from_trace.first_proven(reader)
-    incidents = from_trace.open_incidents(reader)
-    by_session = None if told is None else of_session(told, dtypes)
-    if by_session is not None and by_session.state in ("corrupt", "suspect"):
-        return by_session
-    tensors = [] if proven is None else [x.as_dict() for x in solved_at(reader, proven).values()]
-    alert = first_proven_alert(reader)
-    by_trace = of_trace(
-        known, proven, incidents, alerts, tensors, dtypes, len(reader.damaged), alert
-    )
-    if by_session is None:
-        return by_trace
-    if by_trace.state not in ("corrupt", "suspect"):
-        return by_session
-    return after_search(by_trace, by_session)
 
 
 def report_of_archive(
