@@ -42,6 +42,8 @@ def dressed(
     chart.background = "transparent"
     chart.description = description
     chart.config = _config(palette, left, label_size)
+    # a canvas has no place for a description of each point
+    chart.config.aria = renderer != _CANVAS
     return chart
 
 

@@ -28,6 +28,7 @@ MARKS: Final[dict[str, tuple[str, str]]] = {
     "deleted checkpoint": ("stroke", "soft"),
     "event": ("triangle-right", "event"),
 }
+_LANE_HEIGHT: Final = 200
 _LEFT: Final = 80  # pixels for the labels of every vertical axis, so that the steps line up
 
 
@@ -72,9 +73,15 @@ def timeline(
     They are charts of their own, since a concatenated chart does not fit itself to its page.
     """
     rows = mark_rows(overlay, checkpoints)
-    drawn = [(_panel(panel, overlay, palette), panel_text(panel, overlay)) for panel in panels]
-    drawn.append((_lane(rows, overlay, palette), lane_text(rows, overlay)))
-    return [dressed(chart, palette, text, left=_LEFT) for chart, text in drawn]
+    drawn = [
+        (_panel(panel, overlay, palette), panel.height, panel_text(panel, overlay))
+        for panel in panels
+    ]
+    drawn.append((_lane(rows, overlay, palette), _LANE_HEIGHT, lane_text(rows, overlay)))
+    return [
+        dressed(alt.layer(*layers), palette, text, left=_LEFT, height=height)
+        for layers, height, text in drawn
+    ]
 
 
 def panel_text(panel: Panel, overlay: Overlay) -> str:
@@ -163,7 +170,7 @@ def _x(overlay: Overlay, *, labels: bool = False) -> alt.X:
     return alt.X("step:Q", scale=alt.Scale(domain=domain, nice=False), axis=axis)
 
 
-def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
+def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> list[alt.Chart]:
     scale = (
         alt.Scale(type="log", nice=False, padding=6)
         if panel.log
@@ -185,8 +192,14 @@ def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
     for name, line in lines.items():
         colour = alt.Color("curve:N", scale=colour_scale, legend=legend)
         few = len(line.points) <= 100
+        # of a line the browser makes a text for every value, and shows that of the first alone
+        tooltip = (
+            [alt.Tooltip("step:Q", format=",d"), alt.Tooltip("value:Q", format=".6g")]
+            if few
+            else alt.value(None)
+        )
         layers.append(
-            alt.Chart(line.points.assign(curve=name))
+            alt.Chart(line.points.assign(curve=pd.Categorical([name] * len(line.points))))
             .mark_line(
                 clip=True, strokeWidth=1.5, point=alt.OverlayMarkDef(size=18) if few else False
             )
@@ -195,12 +208,12 @@ def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> alt.LayerChart:
                 y=y,
                 color=colour,
                 strokeDash=alt.StrokeDash("curve:N", scale=dashes, legend=legend),
-                tooltip=[alt.Tooltip("step:Q", format=",d"), alt.Tooltip("value:Q", format=".6g")],
+                tooltip=tooltip,
             )
         )
         if not line.marks.empty:
             layers.append(_undrawn(line.marks, overlay, palette))
-    return alt.layer(*layers).properties(height=panel.height)
+    return layers
 
 
 def log_ticks(lines: Mapping[str, Series]) -> list[float]:
@@ -263,7 +276,7 @@ def _behind(overlay: Overlay, palette: Palette, *, labels: bool = False) -> list
     return layers
 
 
-def _lane(rows: pd.DataFrame, overlay: Overlay, palette: Palette) -> alt.LayerChart:
+def _lane(rows: pd.DataFrame, overlay: Overlay, palette: Palette) -> list[alt.Chart]:
     present = [sort for sort in MARKS if sort in set(rows["sort"])]
     shapes = [MARKS[sort][0] for sort in present]
     colours = [getattr(palette, MARKS[sort][1]) for sort in present]
@@ -283,4 +296,4 @@ def _lane(rows: pd.DataFrame, overlay: Overlay, palette: Palette) -> alt.LayerCh
             tooltip=[alt.Tooltip("step:Q", format=",d"), "sort:N", "text:N"],
         )
     )
-    return alt.layer(*_behind(overlay, palette, labels=True), points).properties(height=200)
+    return [*_behind(overlay, palette, labels=True), points]

@@ -13,13 +13,19 @@ from .follow import follow
 from .records import Counted, Coverage
 from .standing import Standing
 
+_AFTER: Final = 1.0  # seconds: the page is there by then
 _AT_ONCE: Final = 2_000_000  # rows that a page waits for: some tenths of a second
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
 def _counts_of(run: str) -> Standing[Counted]:
     """The one of this server for a run."""
-    return Standing(1)
+    return Standing(1, pause=_AFTER)
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _rows_to_count(run: str, version: int, _reader: TraceReader) -> int:
+    return queries.rows_to_count(_reader)
 
 
 def coverage(reader: TraceReader, run: str, version: int) -> Coverage:
@@ -32,7 +38,7 @@ def coverage(reader: TraceReader, run: str, version: int) -> Coverage:
     """
     kept = _counts_of(run)
     key = tuple(attempt.started for attempt in reader.run_file.attempts)
-    few = queries.rows_to_count(reader) <= _AT_ONCE
+    few = _rows_to_count(run, version, reader) <= _AT_ONCE
     asked = (key, version, lambda: queries.counted(reader))
     found = kept.of(*asked, at_once=few)
     if found is None or found.version != version:

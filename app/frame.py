@@ -12,9 +12,10 @@ import streamlit as st
 
 from sdc_guard.errors import SdcGuardError
 
-from . import address, navigation
+from . import address, loading, navigation
 from .admission import admitted
 from .fleet import Fleet
+from .follow import follow
 from .queries import newest_step
 from .records import Newest, is_quiet
 from .source import CHOSEN, Source, current_run, current_source, given_runs, source_of
@@ -38,7 +39,10 @@ def show() -> None:
             # tabs of several runs and pages are told apart by it
             st.set_page_config(page_title=f"{page.title} · {current_run().name} · SDC Guard")
             _header(current_source(), navigation.question(page.title))
-            page.run()
+            if page.title in loading.NEEDED_BY and loading.of_server.is_awaited():
+                _awaited()
+            else:
+                page.run()
 
 
 @contextlib.contextmanager
@@ -53,6 +57,16 @@ def errors_told() -> Iterator[None]:
     except OSError as error:
         gone = f"{error.strerror or error}: {error.filename or ''}"
         _error_line(f"a file of the run cannot be read ({gone}); this page tries again")
+
+
+def _awaited() -> None:
+    """In place of a page that needs what is still being loaded."""
+    st.info(
+        "Loading what reads checkpoints, once after the start of the server: some seconds. "
+        "The page is shown here when it is there.",
+        icon=":material/hourglass_top:",
+    )
+    follow(lambda: loading.of_server.is_done)
 
 
 def _chosen(fleet: Fleet) -> bool:

@@ -1,7 +1,8 @@
-"""The report of a run for the page, and its files for download.
+"""The answer of a run's report for the page, and the report's files for download.
 
-It is the report that `sdc-bisect report` writes. The page makes it anew when the run has changed,
-and no more often than it takes to read one; a file is made when somebody downloads it.
+It is the answer of the report that `sdc-bisect report` writes. The page makes it anew when the run
+has changed, and no more often than it takes to read one. The rest of the report, which takes passes
+over all rows of the run, is made when somebody downloads a file.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from forensics.reporting.at_place import report_at, written
-from forensics.reporting.facts import Report
+from forensics.reporting.answered import Answered
+from forensics.reporting.at_place import answer_at, report_at, written
 from sdc_guard.store.opening import open_run
+from sdc_guard.store.trace_reader import TraceReader
 
-_LEAST: Final = 5.0  # seconds for which a report of a run that is being written is shown
-_SHARE: Final = 20.0  # of the time at most a twentieth goes into reports
+_LEAST: Final = 5.0  # seconds for which an answer of a run that is being written is shown
+_SHARE: Final = 20.0  # of the time at most a twentieth goes into answers
 
 # suffix and media type of each form
 FILES: Final = {
@@ -27,31 +29,43 @@ FILES: Final = {
 }
 
 
+@dataclass(frozen=True)
+class Dated:
+    """The answer of a report as of a moment, in seconds since the epoch."""
+
+    answer: Answered
+    made: float
+
+
 @dataclass
-class KeptReport:
-    """The newest report of one run, for all who look at it."""
+class KeptAnswer:
+    """The newest answer about one run, for all who look at it."""
 
     place: str
     clock: Callable[[], float] = time.time
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _version: int | None = None
-    _report: Report | None = None
+    _known: Dated | None = None
     _took: float = 0.0  # seconds
 
-    def of(self, version: int) -> Report:
-        """The report of the run's files as they are in this version, or a few seconds ago.
+    def of(self, version: int, reader: TraceReader) -> Dated:
+        """The answer about the run's files as they are in this version, or a few seconds ago.
+
+        Args:
+            version: of the run.
+            reader: of it, at its newest attempt.
 
         Raises:
             SdcGuardError: the run cannot be read.
         """
         with self._lock:
             now = self.clock()
-            known = self._report
+            known = self._known
             if known is not None and (version == self._version or now - known.made < self._stands):
                 return known
-            self._report = report_at(self.place, None, now, open_run)
+            self._known = Dated(answer_at(self.place, reader), now)
             self._version, self._took = version, self.clock() - now
-            return self._report
+            return self._known
 
     @property
     def _stands(self) -> float:

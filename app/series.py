@@ -9,7 +9,7 @@ import pandas as pd
 
 from sdc_guard.store.trace_reader import TraceReader
 
-MAX_POINTS = 5_000
+MAX_POINTS = 2_500  # of a curve: some two for each of a chart's pixels
 MAX_MARKS = 500
 
 _SOURCES = {
@@ -30,7 +30,8 @@ _MARKED = """
             WHEN $log AND value <= 0 THEN 'zero or less' END AS what
         FROM ({source}) WHERE value IS NOT NULL AND step BETWEEN $first AND $last
     ), span AS (
-        SELECT min(step) AS low, (max(step) - min(step)) // $bins + 1 AS width FROM kept
+        SELECT min(step) AS low, CASE WHEN max(step) - min(step) < $whole THEN 1
+            ELSE (max(step) - min(step)) // $bins + 1 END AS width FROM kept
     )
 """
 _BINS = """
@@ -64,7 +65,7 @@ class Series:
     """A curve.
 
     Attributes:
-        points: columns step, value; at most MAX_POINTS rows; NaN where the line is to break.
+        points: columns step, value; so many rows as `series` says; NaN where the line is to break.
         marks: columns step, what, count: values that cannot be drawn, at most MAX_MARKS a kind.
         width: steps per bin; 1 when nothing is left out.
     """
@@ -112,7 +113,8 @@ def series(
         first, last: steps, both included.
         layer: a layer's name.
         log: the axis is logarithmic, so what is not positive cannot be drawn.
-        max_points: at most so many points, at least 2.
+        max_points: at most so many points, at least 2; twice as many where several ranks' losses
+            are drawn step by step.
     """
     if name == "grad_norm" and reader.run_file.world_size > 1:
         name = "whole_grad_norm"
@@ -121,8 +123,8 @@ def series(
     if name == "layer":
         # by its number, which the rows are sorted by: a name would be looked up in all of them
         asked["layer"] = next((x.id for x in reader.run_file.named if x.name == layer), -1)
-    bins = reader.rows(marked + _BINS, asked | {"bins": max_points // 2})
-    marks = reader.arrow(marked + _MARKS, asked | {"bins": MAX_MARKS}).to_pandas()
+    bins = reader.rows(marked + _BINS, asked | {"bins": max_points // 2, "whole": max_points})
+    marks = reader.arrow(marked + _MARKS, asked | {"bins": MAX_MARKS, "whole": 0}).to_pandas()
     points = [point for row in bins for point in _points(*row[:5])]
     return Series(
         pd.DataFrame(points, columns=["step", "value"]).astype({"value": "float64"}),

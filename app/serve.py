@@ -1,14 +1,30 @@
 """Starts Streamlit as `sdc-guard dashboard` does: `serve.py run app/main.py OPTIONS -- RUN…`."""
 
 import importlib
-import threading
+import sys
+from pathlib import Path
 
 from streamlit import net_util
 from streamlit.web import cli
 
-_FIRST = ("pandas", "pyarrow.compute", "pyarrow.parquet", "duckdb", "altair")
-_LATER = "torch"  # which the pages Bisect and Act read checkpoints by; it takes seconds to load
-_LATER_SECONDS = 5.0  # the first page is shown by then
+# as in main.py: where the packages are not installed
+_ROOT = str(Path(__file__).resolve().parents[1])
+if _ROOT not in sys.path:
+    sys.path.insert(0, _ROOT)
+
+_FIRST = (
+    "pandas",
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "duckdb",
+    "altair",
+    "sdc_guard.store.opening",
+    "forensics.journal",
+    "forensics.sessions.home",
+    "forensics.wording",
+    "forensics.watched",
+)
+_LATER_SECONDS = 15.0  # the first page is shown by then
 
 
 def _nowhere() -> None:
@@ -19,9 +35,7 @@ def _load() -> None:
     """Load what every page needs before a browser waits for it, and what some need soon after."""
     for name in _FIRST:
         importlib.import_module(name)
-    later = threading.Timer(_LATER_SECONDS, importlib.import_module, [_LATER])
-    later.daemon = True
-    later.start()
+    importlib.import_module("app.loading").of_server.later(_LATER_SECONDS)
 
 
 if __name__ == "__main__":

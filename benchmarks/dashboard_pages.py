@@ -4,24 +4,30 @@
     python benchmarks/dashboard_pages.py --steps 20000      # 100 M rows
     python benchmarks/dashboard_pages.py --run DIR          # made there once, and kept
     python benchmarks/dashboard_pages.py --refreshes 200    # and memory over so many refreshes
+    python benchmarks/dashboard_pages.py --refreshes 200 --page /locate
 
 Needs Chromium and Playwright. `cold` is the first page that a server shows, from the address to its
 main content: each has a server of its own, just started, and an empty app's server beside it.
 `first` is a page's first view by a server that showed another page before, `again` the least of
 the following ones; views of the empty app lie in between. Locate is shown before its heatmap, which
-is told apart. `click` is from a click on a cell of the heatmap to the heading of its detail, and
-the server's CPU until then. Four viewers look at once, and no chart may be blank. While the run
-grows a page refreshes itself, and memory is told. Times are wall times: on a busy machine compare
-them with the empty app's of the same run; CPU is the server's. Ends with 1 if a chart was blank.
+is told apart; `bars` are what it compares last, below the heatmap. Bisect and Act need what a
+server loads after its first pages: cold, `said` is until the page says so, and the other line until
+its content. `click` is from a click on a cell of the heatmap to the heading of its detail. Four
+viewers look at once, and no chart may be blank. While the run grows a page refreshes itself, and
+memory is told. Times are wall times: on a busy machine, of which `load` tells, compare them with
+the empty app's of the same run, and look at the CPU seconds of the server and of the browser's tab.
+Ends with 1 if a chart was blank.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,15 +36,21 @@ from dashboard_run import make, publish_step
 from machine import line, machine
 from playwright.sync_api import Browser, Page
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from sdc_guard import RunReader
+
 _PATIENCE: Final = 120_000  # ms
 _PAGES: Final[dict[str, tuple[str, Callable[[Page], None]]]] = {
     "incidents": ("/", lambda page: _text(page, "an exact comparison found a change")),
     "timeline": ("/timeline", lambda page: _canvases(page, 3)),
     "locate": ("/locate", lambda page: _text(page, "Selection against baseline")),
     "heatmap": ("/locate", lambda page: _canvases(page, 1)),
+    "bars": ("/locate", lambda page: _canvases(page, 2)),
     "bisect": ("/bisect", lambda page: _text(page, "Nobody has searched this run yet")),
     "act": ("/act", lambda page: _text(page, "Quarantine:")),
 }
+_LOADING: Final = "Loading what reads checkpoints"
 _INKED: Final = """() => [...document.querySelectorAll('canvas.marks')].map(canvas => {
     const {width, height} = canvas;
     const pixels = canvas.getContext('2d').getImageData(0, 0, width, height).data;
@@ -58,31 +70,55 @@ def _canvases(page: Page, number: int) -> None:
     page.locator("canvas.marks").nth(number - 1).wait_for(timeout=_PATIENCE)
 
 
-def _shown(chromium: Browser, server: Server, path: str, seen: Callable[[Page], None]) -> float:
-    """Seconds to a page's main content, in a browser without anything kept."""
+@dataclass(frozen=True)
+class View:
+    """A page's view: seconds to each of what was seen, and the processor seconds of its tab."""
+
+    seconds: tuple[float, ...]
+    tab: float
+
+
+def _view(chromium: Browser, server: Server, path: str, *seen: Callable[[Page], None]) -> View:
+    """A view of a page in a browser without anything kept."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     started = time.perf_counter()
     page.goto(server.address + path, wait_until="commit")
-    seen(page)
-    seconds = time.perf_counter() - started
+    seconds = []
+    for one in seen:
+        one(page)
+        seconds.append(time.perf_counter() - started)
+    told = context.new_cdp_session(page)
+    told.send("Performance.enable")
+    found = {x["name"]: x["value"] for x in told.send("Performance.getMetrics")["metrics"]}
     context.close()
-    return seconds
+    return View(tuple(seconds), found["ProcessTime"])
 
 
-def _empty(chromium: Browser, server: Server) -> float:
-    return _shown(chromium, server, "/", lambda page: _text(page, "nothing"))
+def _empty(chromium: Browser, server: Server) -> View:
+    return _view(chromium, server, "/", lambda page: _text(page, "nothing"))
 
 
-def _row(what: str, page: float, empty: float, processor: float | None = None) -> None:
-    used = "" if processor is None else f"{processor:9.2f}"
-    print(f"{what:<34}{page:9.2f}{empty:9.2f}{page - empty:+9.2f}{used}", flush=True)
+def _row(
+    what: str, pages: list[View], empties: list[View], used: float | None = None, seen: int = -1
+) -> None:
+    """The least of each column."""
+    page, empty = (min(x.seconds[n] for x in found) for found, n in ((pages, seen), (empties, -1)))
+    tab, nothing = (min(x.tab for x in found) for found in (pages, empties))
+    server = f"{'':9}" if used is None else f"{used:9.2f}"
+    print(
+        f"{what:<30}{page:9.2f}{empty:9.2f}{page - empty:+9.2f}"
+        f"{server}{tab:9.2f}{nothing:9.2f}{os.getloadavg()[0]:8.1f}",
+        flush=True,
+    )
 
 
-def cold(chromium: Browser, run: Path, folder: Path, repeats: int) -> None:
+def cold(chromium: Browser, run: Path, folder: Path, repeats: int, names: list[str]) -> None:
     """The first page of a new server."""
-    for name, (path, seen) in _PAGES.items():
+    for name in names:
+        path, content = _PAGES[name]
         pages, empties, used = [], [], []
+        said = [_loading] if name in ("bisect", "act") else []
         for _ in range(repeats):
             with empty_app(folder) as server:
                 time.sleep(2)  # both servers have as long to come to rest
@@ -90,25 +126,32 @@ def cold(chromium: Browser, run: Path, folder: Path, repeats: int) -> None:
             with dashboard(run) as server:
                 time.sleep(2)
                 before = server.processor()
-                pages.append(_shown(chromium, server, path, seen))
+                pages.append(_view(chromium, server, path, *said, content))
                 used.append(server.processor() - before)
-        _row(f"cold {name}", min(pages), min(empties), min(used))
+        if said:
+            _row(f"cold {name}, said", pages, empties, seen=0)
+        _row(f"cold {name}", pages, empties, min(used))
 
 
-def warm(chromium: Browser, server: Server, nothing: Server, repeats: int) -> None:
+def _loading(page: Page) -> None:
+    page.get_by_text(_LOADING).first.wait_for(timeout=_PATIENCE)
+
+
+def warm(
+    chromium: Browser, server: Server, nothing: Server, repeats: int, names: list[str]
+) -> None:
     """Views by a server that has shown something."""
     _empty(chromium, nothing)
-    for name, (path, seen) in _PAGES.items():
-        before = server.processor()
-        pages, empties = [_shown(chromium, server, path, seen)], [_empty(chromium, nothing)]
-        used = server.processor() - before
-        _row(f"first {name}", pages[0], empties[0], used)
-        before = server.processor()
-        for _ in range(repeats):
-            pages.append(_shown(chromium, server, path, seen))
+    for name in names:
+        path, seen = _PAGES[name]
+        pages, empties, used = [], [], []
+        for _ in range(repeats + 1):
+            before = server.processor()
+            pages.append(_view(chromium, server, path, seen))
+            used.append(server.processor() - before)
             empties.append(_empty(chromium, nothing))
-        used = (server.processor() - before) / repeats
-        _row(f"again {name}", min(pages[1:]), min(empties[1:]), used)
+        _row(f"first {name}", pages[:1], empties[:1], used[0])
+        _row(f"again {name}", pages[1:], empties[1:], min(used[1:]))
 
 
 def clicks(chromium: Browser, server: Server, spike: tuple[int, int], repeats: int) -> None:
@@ -133,7 +176,11 @@ def clicks(chromium: Browser, server: Server, spike: tuple[int, int], repeats: i
             canvas.click(position=place)
             page.get_by_role("heading", name=" at step ").first.wait_for(timeout=_PATIENCE)
             seconds, used = time.perf_counter() - started, server.processor() - before
-            print(f"click {number + 1}, {what:<25}{seconds:9.2f}{'':18}{used:9.2f}", flush=True)
+            print(
+                f"click {number + 1}, {what:<21}{seconds:9.2f}{'':18}{used:9.2f}{'':18}"
+                f"{os.getloadavg()[0]:8.1f}",
+                flush=True,
+            )
             context.close()
 
 
@@ -185,6 +232,12 @@ def refreshes(
     context.close()
 
 
+def newest(run: Path) -> int:
+    """The newest step of a run."""
+    with RunReader(run) as reader:
+        return int(reader.rows("SELECT max(step) FROM steps")[0][0])
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -193,10 +246,15 @@ def main() -> int:
     parser.add_argument("--tensors", type=int, default=2_500, help="digested at each step")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--refreshes", type=int, default=0)
+    parser.add_argument(
+        "--pages", nargs="+", choices=_PAGES, help="to show; all of them by default"
+    )
+    parser.add_argument("--page", default="/", help="that is refreshed")
     parser.add_argument("--no-cold", action="store_true", help="leave out the cold starts")
     parser.add_argument("--no-warm", action="store_true", help="leave out all that follows them")
     parser.add_argument("--run", type=Path, help="where the run is, or is made and stays")
     asked = parser.parse_args()
+    names = asked.pages or list(_PAGES)
     with tempfile.TemporaryDirectory(prefix="sdc-guard-pages-") as name:
         folder = Path(name)
         run = asked.run or folder / "run"
@@ -205,20 +263,26 @@ def main() -> int:
             make(run, asked.layers, asked.steps, asked.tensors)
         print(line(machine()))
         print(f"{asked.layers:,} layers × {asked.steps:,} steps, {asked.tensors:,} digested")
-        print(f"{'seconds':<34}{'page':>9}{'empty':>9}{'above':>9}{'CPU':>9}")
+        print(f"{'':<30}{'seconds':^27}{'':9}{'CPU of the tab':^18}")
+        print(
+            f"{'':<30}{'page':>9}{'empty':>9}{'above':>9}"
+            f"{'server':>9}{'page':>9}{'empty':>9}{'load':>8}"
+        )
         with browser() as chromium:
             if not asked.no_cold:
-                cold(chromium, run, folder, asked.repeats)
+                cold(chromium, run, folder, asked.repeats, names)
             sound = True
             if not asked.no_warm:
                 with dashboard(run) as server, empty_app(folder) as nothing:
-                    warm(chromium, server, nothing, asked.repeats)
+                    warm(chromium, server, nothing, asked.repeats, names)
                     clicks(chromium, server, spike, asked.repeats)
                     sound = viewers(chromium, server, 4)
             if asked.refreshes:
                 with dashboard(run) as server:
-                    last = asked.steps - 1
-                    refreshes(chromium, server, run, asked.layers, last, asked.refreshes, "/")
+                    last = newest(run)
+                    refreshes(
+                        chromium, server, run, asked.layers, last, asked.refreshes, asked.page
+                    )
         print(line(machine()))
     return 0 if sound else 1
 

@@ -12,6 +12,7 @@ from sdc_guard.store.machines import Machine, machines
 from sdc_guard.store.trace_reader import TraceReader
 
 from .. import navigation
+from ..drawing import draw
 from ..palette import palette_of
 from ..wording import count, number_text, place_text, plain, score_text
 from . import peers_chart, queries_cell
@@ -82,7 +83,7 @@ def _curves(
         palette_of(st.context.theme.type),
         log=not statistic.share,
     )
-    st.altair_chart(chart, width="stretch", key="peers")
+    draw(chart, "peers")
     said = [f"{statistic.name} of rank {rank}, {scope or 'no scope told'}, ± {_AROUND} steps."]
     if ranks == 0:
         said.append("Only one rank recorded this layer here: there is no peer to compare it with.")

@@ -11,6 +11,7 @@ import streamlit as st
 from sdc_guard.store.trace_reader import TraceReader
 
 from .. import address, answers, queries
+from ..drawing import draw
 from ..palette import palette_of
 from ..wording import count, plain, span_text
 from . import peers_chart, queries_compare
@@ -97,7 +98,7 @@ def _bars(rows: pd.DataFrame, names: dict[int, str], way: str) -> None:
     chart = peers_chart.bars(
         title, [float(d) for d in rows["d"]], texts, palette_of(st.context.theme.type)
     )
-    st.altair_chart(chart, width="stretch", key="bars")
+    draw(chart, "bars")
 
 
 def _named(row, names: dict[int, str], way: str) -> str:

@@ -11,17 +11,16 @@ import pandas as pd
 from ..chart_dress import dressed
 from ..palette import Palette
 from ..wording import count
-from .heat_cells import CLAMP, Drawn
+from .heat_cells import CLAMP, SMALL, Drawn
 
 MAX_CELLS: Final = 25_000
-SMALL: Final = 400  # cells: few enough for SVG, whose cells have labels that a screen reader reads
 SELECTION: Final = "cell"
 _LEAST_LEFT, _MOST_LEFT = 80, 240  # pixels for the labels of the rows
 _BROAD: Final = 0.62  # of a letter, in parts of its height
 _AROUND: Final = 165  # pixels of a chart's height that the legend and the axis take
 _CROSS: Final = "✕"
 # columns that the chart uses: tens of thousands of rows go to the browser
-_DRAWN: Final = ["row", "bin", "label", "start", "end", "colour", "z_text", "step", "who", "broken"]
+_DRAWN: Final = ["row", "bin", "label", "start", "end", "colour", "tip"]
 _ALL_LABELLED: Final = 60  # rows; of more every second has its name beside it
 
 
@@ -74,7 +73,7 @@ def in_words(shown: Drawn) -> str:
     judged = shown.cells[~shown.cells["unjudged"]]
     if not judged.empty:
         cell = judged.iloc[int(judged["z"].abs().fillna(-1).to_numpy().argmax())]
-        parts.append(f"farthest off: {cell['who']}, step {cell['step']:,}, z {cell['z_text']}")
+        parts.append(f"farthest off: {cell['tip']}")
     if not shown.alerts.empty:
         parts.append(f"{count(len(shown.alerts), 'cell')} with alerts")
     return "; ".join(parts) + "."
@@ -102,14 +101,9 @@ def _y(shown: Drawn) -> alt.Y:
     return alt.Y("label:N", sort=labels, scale=alt.Scale(domain=labels, padding=0), axis=axis)
 
 
-def _tooltip() -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("label:N", title="layers"),
-        alt.Tooltip("z_text:N", title="robust z"),
-        alt.Tooltip("step:Q", title="at step", format=",d"),
-        alt.Tooltip("who:N", title="of"),
-        alt.Tooltip("broken:N", title="besides"),
-    ]
+def _tooltip() -> alt.Tooltip:
+    # one text: the browser makes an object of several for each of tens of thousands of cells
+    return alt.Tooltip("tip:N")
 
 
 def _described(cells: pd.DataFrame) -> dict[str, str]:

@@ -9,28 +9,28 @@ from app.advice import Advice, Context, advice, discard_text, go_back_of, hours_
 from app.navigation import onward
 from app.source import Source, current_run, current_source
 from app.wording import plain, utc_text
-from forensics.reporting.facts import Report
+from forensics.reporting.answered import Answered
+from forensics.reporting.facts import Headline
 from sdc_guard.lake.location import is_lake, without_password
+from sdc_guard.store.trace_reader import TraceReader
 
 _LABELS = {"html": "One HTML page", "md": "Markdown", "json": "JSON"}
-_AGAIN = 5.0  # seconds to the next look where a report is shown that lags behind its run
+_AGAIN = 5.0  # seconds to the next look where an answer is shown that lags behind its run
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def kept_report(place: str) -> reported.KeptReport:
-    return reported.KeptReport(place)
+def kept_answer(place: str) -> reported.KeptAnswer:
+    return reported.KeptAnswer(place)
 
 
-def context_of(source: Source, report: Report) -> Context:
-    """What the advice rests on besides the report."""
-    reader = source.reader()
-    answer = report.headline
-    back = go_back_of(answer, report.go_back)
-    last = None if report.recorded is None else report.recorded.last
+def context_of(source: Source, reader: TraceReader, known: Answered) -> Context:
+    """What the advice rests on besides the report's answer."""
+    answer = known.headline
+    back = go_back_of(answer, known.go_back)
     place = str(source.location)
     return Context(
         place=without_password(place) if is_lake(place) else place,
-        last=last,
+        last=known.last,
         lost_seconds=None if back.step is None else queries_act.seconds_after(reader, back.step),
         world_size=reader.run_file.world_size,
         audited=queries_act.audited(reader),
@@ -39,7 +39,7 @@ def context_of(source: Source, report: Report) -> Context:
     )
 
 
-def steps(report: Report, found: Advice) -> None:
+def steps(answer: Headline, found: Advice) -> None:
     """What to do, in its order; the numbers before the reasons."""
     resume = "–" if found.resume is None else f"step {found.resume:,}"
     discard, which = discard_text(found)
@@ -56,8 +56,8 @@ def steps(report: Report, found: Advice) -> None:
         lines["Checkpoint"] = f"{found.path}. {found.why}"
     else:
         lines["Checkpoint"] = found.why
-    if report.headline.damaged_files:
-        damaged = ", ".join(f"{step:,}" for step in report.headline.damaged_files[:20])
+    if answer.damaged_files:
+        damaged = ", ".join(f"{step:,}" for step in answer.damaged_files[:20])
         lines["Do not use the files of steps"] = damaged
     name, why = found.quarantine.name, found.quarantine.why
     lines["Quarantine"] = f"nothing. {why}" if name is None else f"{name}: {why}"
@@ -112,8 +112,8 @@ def downloads(source: Source) -> None:
 
 
 def look_again() -> None:
-    """Show the newest report, by now that it may be made anew."""
-    if st.session_state.pop("report lags", False):
+    """Show the newest answer, by now that it may be made anew."""
+    if st.session_state.pop("answer lags", False):
         return  # the run of the page itself: nothing has passed yet
     st.rerun()
 
@@ -121,19 +121,21 @@ def look_again() -> None:
 def show() -> None:
     source = current_source()
     version = source.version()
-    kept = kept_report(str(source.location))
+    kept = kept_answer(str(source.location))
     with st.spinner("Reading the run …", show_time=False):
-        report = kept.of(version)
-        found = advice(report.headline, report.go_back, context_of(source, report))
-    answer_box.box(report.headline.state, report.headline.sentence)
-    steps(report, found)
-    onward("act", report.headline.first_corrupt)
+        reader = source.reader()
+        dated = kept.of(version, reader)
+        known = dated.answer
+        found = advice(known.headline, known.go_back, context_of(source, reader, known))
+    answer_box.box(known.headline.state, known.headline.sentence)
+    steps(known.headline, found)
+    onward("act", known.headline.first_corrupt)
     commands(found)
     grounds(found)
     downloads(source)
-    st.caption(plain(f"As of {utc_text(report.made)}."))
+    st.caption(plain(f"As of {utc_text(dated.made)}."))
     if kept.lags(version):
-        st.session_state["report lags"] = True
+        st.session_state["answer lags"] = True
         st.fragment(run_every=_AGAIN)(look_again)()
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import address, answer_box, answers, navigation, queries
+from app import address, answer_box, answers, drawing, navigation, queries
 from app.follow import follow
 from app.locating import (
     attempt_choice,
@@ -19,7 +19,15 @@ from app.locating import (
 from app.locating.cell_detail import detail
 from app.locating.comparison import comparison
 from app.locating.layer_rows import LayerRow, row_of, rows_of
-from app.locating.scans import Scan, Window, heatmap_cells, kept_cells, scans_of, window_in
+from app.locating.scans import (
+    Scan,
+    Window,
+    heatmap_cells,
+    kept_cells,
+    kept_extent,
+    scans_of,
+    window_in,
+)
 from app.locating.statistics_sql import STATISTICS, Statistic
 from app.palette import palette_of
 from app.source import current_source
@@ -95,15 +103,7 @@ def draw(
     alerts = queries_cell.alert_cells(reader, *span, rank).to_pandas()
     row = [row_of(rows, places.get(layer, -1)) for layer in alerts["layer"]]
     alerts = alerts.assign(row=row).dropna(subset="row").astype({"row": int})
-    shown = heat_cells.drawn(
-        cells,
-        alerts,
-        rows,
-        {layer.id: layer.name for layer in layers},
-        window.width,
-        window.first,
-        window.last,
-    )
+    shown = heat_cells.drawn(cells, alerts, rows, span)
     chart = heatmap.heatmap(
         shown, palette_of(st.context.theme.type), chosen_cell(*looked_at, window, rows, layers)
     )
@@ -127,7 +127,7 @@ def draw(
             [layer.name for layer in layers],
         )
 
-    st.altair_chart(chart, width="stretch", key=_CHART, on_select=on_click)
+    drawing.draw(chart, _CHART, on_click)
     return set(shown.alerts["sort"])
 
 
@@ -204,7 +204,7 @@ def show() -> None:
     answer(reader)
     step, layer, rank, statistic = controls(reader, names, newest)
     version = st.session_state.get("shown", source.version())
-    extent = queries_locate.extent(reader)
+    extent = kept_extent(str(source.location), version, reader)
     if extent is None or not names:
         st.info(
             "No statistics of layers are recorded: the guard saw no gradients yet, or the files "
@@ -258,7 +258,12 @@ def map_of(
             statistic.name,
             astuple(window),
             rank,
-            lambda: heatmap_cells(reader, statistic, whole, window, rows, ids, rank),
+            lambda: heat_cells.described(
+                heatmap_cells(reader, statistic, whole, window, rows, ids, rank),
+                rows,
+                dict(zip(ids, names, strict=True)),
+                window.width,
+            ),
         )
         if cells.empty:
             st.info(f"No {statistic.name} is recorded in these steps, layers and ranks.")

@@ -3,7 +3,17 @@
 import pandas as pd
 import streamlit as st
 
-from app import address, answer_box, answers, charts, navigation, queries, records, sessions
+from app import (
+    address,
+    answer_box,
+    answers,
+    charts,
+    drawing,
+    navigation,
+    queries,
+    records,
+    sessions,
+)
 from app import series as curves
 from app.palette import palette_of
 from app.source import current_run, current_source
@@ -176,7 +186,7 @@ def show() -> None:
     palette = palette_of(st.context.theme.type)
     with st.container(gap=None):
         for place, chart in enumerate(charts.timeline(drawn, overlay, kept, palette)):
-            st.altair_chart(chart, width="stretch", key=f"timeline {place}")
+            drawing.draw(chart, f"timeline {place}")
     said = [
         source_of_band,
         _RANGE if reader.run_file.world_size > 1 else "",

@@ -15,6 +15,7 @@ from ..index import index
 from ..journal import FILE, Session
 from ..locations import location, only_local
 from ..sessions.home import Home, is_guarded
+from .answered import Answered, answered
 from .facts import Report, Told
 from .gather import report_of_archive, report_of_run
 from .sessions_told import named_archive, sessions_in, told
@@ -46,6 +47,24 @@ def report_at(place: str, named: Path | None, now: float, opened: Opened) -> Rep
     with opened(place, None) as reader:
         known = _sessions(path, named, len(reader.run_file.attempts))
         return report_of_run(reader, place, _checkpoints(path), known, now)
+
+
+def answer_at(place: str, reader: TraceReader) -> Answered:
+    """The answer of `report_at` of a run, without the rest of the report.
+
+    Args:
+        place: a run's folder, or its location in a lake.
+        reader: of the run, at its newest attempt.
+
+    Raises:
+        UsageError: the run is elsewhere.
+    """
+    if is_lake(place):
+        return answered(reader, place, (), ())
+    path = location(place)
+    only_local(path, "a report is not written of what is", "copy the run or the archive")
+    known = _sessions(path, None, len(reader.run_file.attempts))
+    return answered(reader, place, _checkpoints(path), known)
 
 
 def written(report: Report, form: str) -> str:

@@ -81,7 +81,12 @@ def alerts(reader: TraceReader) -> tuple[tuple[AlertRow, ...], int]:
         AlertRow(step, detector, severity, layer, layers, tuple(ranks), score, threshold, text)
         for step, detector, severity, layer, layers, ranks, score, threshold, text in rows
     )
-    return found, reader.rows(_ALERT_COUNT)[0][0]
+    return found, alert_count(reader)
+
+
+def alert_count(reader: TraceReader) -> int:
+    """How many alerts there are."""
+    return int(reader.rows(_ALERT_COUNT)[0][0])
 
 
 def attempts(reader: TraceReader) -> tuple[Attempted, ...]:

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib import metadata
 from typing import Final
 
 from sdc_guard.lake.location import is_lake, without_password
 from sdc_guard.store.trace_reader import TraceReader
 
-from ..accused import accused_rank, machine_of
 from ..checkpoint import Checkpoint
-from ..proven_alerts import first_proven_alert
-from ..recorded import solved_at
 from ..recurring import recurring
-from ..result import STORED_BYTES
 from ..spacing import duplicates, gaps
 from . import from_trace
 from .across_sessions import with_others
+from .answered import answered
 from .curves import alert_steps, curves
-from .facts import Headline, Recorded, Report, Told
+from .facts import Report, Told
 from .going_back import go_back, with_advice
 from .headline import (
-    after_search,
     chosen,
     of_archive,
     of_session,
-    of_trace,
     with_checkpoints,
-    with_unread_bytes,
     with_unreadable,
 )
 
@@ -67,22 +60,15 @@ def report_of_run(
     known = from_trace.recorded(reader)
     rows, count = from_trace.alerts(reader)
     lines, marks = curves(reader), alert_steps(reader)
-    place = without_password(place) if is_lake(place) else place
-    answer = with_checkpoints(_answer(reader, known, sessions, count), checkpoints)
-    answer = with_unreadable(with_others(answer, sessions), checkpoints)
-    answer = _with_machine(reader, with_unread_bytes(answer, checkpoints, sessions))
-    elsewhere = from_trace.clean_checkpoints(reader) if is_lake(place) else None
-    back = go_back(
-        answer, checkpoints, place, reader.run_file.resume, known.last, elsewhere=elsewhere
-    )
+    answer = answered(reader, place, checkpoints, sessions)
     return Report(
         name=reader.run_file.name,
-        place=place,
+        place=without_password(place) if is_lake(place) else place,
         source="run",
         made=now,
         versions=versions(),
-        headline=with_advice(answer, back),
-        go_back=back,
+        headline=answer.headline,
+        go_back=answer.go_back,
         recorded=known,
         curves=lines,
         alerts=rows,
@@ -100,38 +86,6 @@ def report_of_run(
         ),
         damaged=tuple((str(path), reason) for path, reason in sorted(reader.damaged.items())),
     )
-
-
-def _answer(
-    reader: TraceReader, known: Recorded, sessions: Sequence[Told], alerts: int
-) -> Headline:
-    dtypes = {layer.name: layer.dtype for layer in reader.run_file.named}
-    told = chosen(sessions)
-    proven = from_trace.first_proven(reader)
-    incidents = from_trace.open_incidents(reader)
-    by_session = None if told is None else of_session(told, dtypes)
-    if by_session is not None and by_session.state in ("corrupt", "suspect"):
-        return by_session
-    tensors = [] if proven is None else [x.as_dict() for x in solved_at(reader, proven).values()]
-    alert = first_proven_alert(reader)
-    by_trace = of_trace(
-        known, proven, incidents, alerts, tensors, dtypes, len(reader.damaged), alert
-    )
-    if by_session is None:
-        return by_trace
-    if by_trace.state not in ("corrupt", "suspect"):
-        return by_session
-    return after_search(by_trace, by_session)
-
-
-def _with_machine(reader: TraceReader, answer: Headline) -> Headline:
-    """The same answer, with where the accused rank ran; alerts that accuse one name it, too."""
-    step, rank = answer.first_corrupt, answer.rank
-    if step is None or answer.kind == STORED_BYTES or answer.source == "checkpoints":
-        return answer
-    if rank is None and (answer.source == "alerts" or reader.run_file.world_size == 1):
-        rank = accused_rank(reader, step, proven=answer.proven)
-    return replace(answer, rank=rank, machine=machine_of(reader, step, rank))
 
 
 def report_of_archive(

@@ -12,7 +12,7 @@ from ..result import STORED_BYTES
 from ..unread import in_words, unread
 from ..watched import percent
 from .bits import located_elements
-from .facts import Headline, LocatedElement, Recorded, State, Told
+from .facts import Headline, LocatedElement, State, Told
 
 _EXACT: Final = ("trace", "integrity")  # judges that compare bit for bit
 _NOT_SEARCHED: Final = "Not searched: a fault before it is not excluded (sdc-bisect run, verify)."
@@ -212,14 +212,14 @@ def of_training(kind: str | None, known: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def of_trace(
-    known: Recorded, proven: int | None, incidents: Sequence[tuple[int, str]], alerts: int,
+    recorded: int, proven: int | None, incidents: Sequence[tuple[int, str]], alerts: int,
     tensors: Sequence[Mapping[str, Any]], dtypes: Mapping[str, str], damaged: int,
     alert: ProvenAlert | None = None,
 ) -> Headline:  # fmt: skip
     """The answer of a run that nobody searched, by what its guard recorded.
 
     Args:
-        known: what was recorded.
+        recorded: how many steps.
         proven: step of the first alert from an exact comparison, or None.
         incidents: those that are open: their first step, and what they began with.
         alerts: how many there are.
@@ -257,11 +257,11 @@ def of_trace(
             first_corrupt=incidents[0][0],
             source="alerts",
         )
-    steps = f"{known.steps:,} steps recorded"
+    steps = f"{recorded:,} steps recorded"
     if alerts:
         text = f"Suspected, not proven: {alerts} alerts of statistics, and no open incident."
         return Headline("suspect", text, source="alerts")
-    if not known.steps:
+    if not recorded:
         return Headline("unknown", "Nothing to judge: no step is recorded.")
     if damaged:
         text = f"Unknown: no finding in {steps}, and {damaged} files of the trace cannot be read."

@@ -15,9 +15,12 @@ from made_sessions import BRACKET, LOCATED, answered, search, verification
 from paged import page_of, said
 from streamlit.testing.v1 import AppTest
 
-from app.reported import FILES, KeptReport, report_file
+from app.reported import FILES, KeptAnswer, report_file
 from forensics.cli import main
+from forensics.reporting.at_place import answer_at, report_at
+from sdc_guard import RunReader
 from sdc_guard.detect.alert import Alert
+from sdc_guard.store.opening import open_run
 from sdc_guard.store.run_file import RunFile
 
 Open = Callable[..., AppTest]
@@ -157,17 +160,44 @@ def undated(content: bytes) -> bytes:
     return re.sub(rb"20[2-9]\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", b"", content)
 
 
-def test_a_report_is_made_when_the_run_changed_and_not_at_each_look(tmp_path: Path) -> None:
+def test_an_answer_is_made_when_the_run_changed_and_not_at_each_look(tmp_path: Path) -> None:
     now = [1e9]
-    kept = KeptReport(str(clean_run(tmp_path / "run")), clock=lambda: now[0])
-    first = kept.of(1)
-    assert kept.of(1) is first
-    assert kept.of(2) is first  # it was made in this very moment
-    assert kept.lags(2)
-    now[0] += 60
-    assert kept.of(1) is first
-    assert kept.of(2) is not first
-    assert not kept.lags(2)
+    run = clean_run(tmp_path / "run")
+    kept = KeptAnswer(str(run), clock=lambda: now[0])
+    with RunReader(run) as reader:
+        first = kept.of(1, reader)
+        assert kept.of(1, reader) is first
+        assert kept.of(2, reader) is first  # it was made in this very moment
+        assert kept.lags(2)
+        now[0] += 60
+        assert kept.of(1, reader) is first
+        assert kept.of(2, reader) is not first
+        assert not kept.lags(2)
+
+
+def note(monkeypatch: pytest.MonkeyPatch, reader: RunReader, asked: list[str]) -> None:
+    """Note what is asked of a reader."""
+    rows = reader.rows
+    monkeypatch.setattr(reader, "rows", lambda query, *a: asked.append(query) or rows(query, *a))
+
+
+def test_the_answer_is_the_reports_and_takes_no_pass_over_the_digests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean, corrupt = clean_run(tmp_path / "clean"), corrupt_run(tmp_path / "corrupt")
+    searched = corrupt_run(tmp_path / "searched")
+    answered(search(searched, [(40, "corrupt"), (20, "clean")]), BRACKET, searched)
+    for run in (clean, corrupt, searched, make_run(tmp_path / "empty")):
+        report = report_at(str(run), None, 1e9, open_run)
+        asked: list[str] = []
+        with RunReader(run) as reader:
+            note(monkeypatch, reader, asked)
+            known = answer_at(str(run), reader)
+        assert (known.headline, known.go_back) == (report.headline, report.go_back)
+        assert report.recorded is not None
+        assert known.last == report.recorded.last
+        assert asked
+        assert not [q for q in asked if re.search(r"FROM (digests|layers)", q)]
 
 
 def test_no_file_is_made_before_it_is_asked_for(
