@@ -22,6 +22,11 @@ def _counts_of(run: str) -> Standing[Counted]:
     return Standing(1)
 
 
+@st.cache_data(max_entries=16, show_spinner=False)
+def _rows_to_count(run: str, version: int, _reader: TraceReader) -> int:
+    return queries.rows_to_count(_reader)
+
+
 def coverage(reader: TraceReader, run: str, version: int) -> Coverage:
     """What was checked. Of a large run the digests are counted apart; then the page follows.
 
@@ -32,7 +37,7 @@ def coverage(reader: TraceReader, run: str, version: int) -> Coverage:
     """
     kept = _counts_of(run)
     key = tuple(attempt.started for attempt in reader.run_file.attempts)
-    few = queries.rows_to_count(reader) <= _AT_ONCE
+    few = _rows_to_count(run, version, reader) <= _AT_ONCE
     asked = (key, version, lambda: queries.counted(reader))
     found = kept.of(*asked, at_once=few)
     if found is None or found.version != version:

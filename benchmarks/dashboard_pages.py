@@ -4,20 +4,25 @@
     python benchmarks/dashboard_pages.py --steps 20000      # 100 M rows
     python benchmarks/dashboard_pages.py --run DIR          # made there once, and kept
     python benchmarks/dashboard_pages.py --refreshes 200    # and memory over so many refreshes
+    python benchmarks/dashboard_pages.py --refreshes 200 --page /locate
 
 Needs Chromium and Playwright. `cold` is the first page that a server shows, from the address to its
 main content: each has a server of its own, just started, and an empty app's server beside it.
 `first` is a page's first view by a server that showed another page before, `again` the least of
 the following ones; views of the empty app lie in between. Locate is shown before its heatmap, which
-is told apart. `click` is from a click on a cell of the heatmap to the heading of its detail, and
-the server's CPU until then. Four viewers look at once, and no chart may be blank. While the run
-grows a page refreshes itself, and memory is told. Times are wall times: on a busy machine compare
-them with the empty app's of the same run; CPU is the server's. Ends with 1 if a chart was blank.
+is told apart; `bars` are what it compares last, below the heatmap. Bisect and Act need what a
+server loads after its first pages: cold, `said` is until the page says so, and the other line until
+its content. `click` is from a click on a cell of the heatmap to the heading of its detail, and the
+server's CPU until then. `load` is that of the machine in the last minute, when the line was
+measured. Four viewers look at once, and no chart may be blank. While the run grows a page refreshes
+itself, and memory is told. Times are wall times: on a busy machine compare them with the empty
+app's of the same run; CPU is the server's. Ends with 1 if a chart was blank.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -30,15 +35,21 @@ from dashboard_run import make, publish_step
 from machine import line, machine
 from playwright.sync_api import Browser, Page
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from sdc_guard import RunReader
+
 _PATIENCE: Final = 120_000  # ms
 _PAGES: Final[dict[str, tuple[str, Callable[[Page], None]]]] = {
     "incidents": ("/", lambda page: _text(page, "an exact comparison found a change")),
     "timeline": ("/timeline", lambda page: _canvases(page, 3)),
     "locate": ("/locate", lambda page: _text(page, "Selection against baseline")),
     "heatmap": ("/locate", lambda page: _canvases(page, 1)),
+    "bars": ("/locate", lambda page: _canvases(page, 2)),
     "bisect": ("/bisect", lambda page: _text(page, "Nobody has searched this run yet")),
     "act": ("/act", lambda page: _text(page, "Quarantine:")),
 }
+_LOADING: Final = "Loading what reads checkpoints"
 _INKED: Final = """() => [...document.querySelectorAll('canvas.marks')].map(canvas => {
     const {width, height} = canvas;
     const pixels = canvas.getContext('2d').getImageData(0, 0, width, height).data;
@@ -58,14 +69,23 @@ def _canvases(page: Page, number: int) -> None:
     page.locator("canvas.marks").nth(number - 1).wait_for(timeout=_PATIENCE)
 
 
-def _shown(chromium: Browser, server: Server, path: str, seen: Callable[[Page], None]) -> float:
+def _shown(chromium: Browser, server: Server, path: str, *seen: Callable[[Page], None]) -> float:
     """Seconds to a page's main content, in a browser without anything kept."""
+    return _times(chromium, server, path, *seen)[-1]
+
+
+def _times(
+    chromium: Browser, server: Server, path: str, *seen: Callable[[Page], None]
+) -> list[float]:
+    """Seconds to each of what is seen one after the other."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     started = time.perf_counter()
     page.goto(server.address + path, wait_until="commit")
-    seen(page)
-    seconds = time.perf_counter() - started
+    seconds = []
+    for one in seen:
+        one(page)
+        seconds.append(time.perf_counter() - started)
     context.close()
     return seconds
 
@@ -75,14 +95,16 @@ def _empty(chromium: Browser, server: Server) -> float:
 
 
 def _row(what: str, page: float, empty: float, processor: float | None = None) -> None:
-    used = "" if processor is None else f"{processor:9.2f}"
-    print(f"{what:<34}{page:9.2f}{empty:9.2f}{page - empty:+9.2f}{used}", flush=True)
+    used = f"{'':9}" if processor is None else f"{processor:9.2f}"
+    load = os.getloadavg()[0]
+    print(f"{what:<34}{page:9.2f}{empty:9.2f}{page - empty:+9.2f}{used}{load:7.1f}", flush=True)
 
 
 def cold(chromium: Browser, run: Path, folder: Path, repeats: int) -> None:
     """The first page of a new server."""
-    for name, (path, seen) in _PAGES.items():
+    for name, (path, content) in _PAGES.items():
         pages, empties, used = [], [], []
+        said = [_loading] if name in ("bisect", "act") else []
         for _ in range(repeats):
             with empty_app(folder) as server:
                 time.sleep(2)  # both servers have as long to come to rest
@@ -90,9 +112,15 @@ def cold(chromium: Browser, run: Path, folder: Path, repeats: int) -> None:
             with dashboard(run) as server:
                 time.sleep(2)
                 before = server.processor()
-                pages.append(_shown(chromium, server, path, seen))
+                pages.append(_times(chromium, server, path, *said, content))
                 used.append(server.processor() - before)
-        _row(f"cold {name}", min(pages), min(empties), min(used))
+        for place in range(len(said)):
+            _row(f"cold {name}, said", min(x[place] for x in pages), min(empties))
+        _row(f"cold {name}", min(x[-1] for x in pages), min(empties), min(used))
+
+
+def _loading(page: Page) -> None:
+    page.get_by_text(_LOADING).first.wait_for(timeout=_PATIENCE)
 
 
 def warm(chromium: Browser, server: Server, nothing: Server, repeats: int) -> None:
@@ -133,7 +161,11 @@ def clicks(chromium: Browser, server: Server, spike: tuple[int, int], repeats: i
             canvas.click(position=place)
             page.get_by_role("heading", name=" at step ").first.wait_for(timeout=_PATIENCE)
             seconds, used = time.perf_counter() - started, server.processor() - before
-            print(f"click {number + 1}, {what:<25}{seconds:9.2f}{'':18}{used:9.2f}", flush=True)
+            print(
+                f"click {number + 1}, {what:<25}{seconds:9.2f}{'':18}{used:9.2f}"
+                f"{os.getloadavg()[0]:7.1f}",
+                flush=True,
+            )
             context.close()
 
 
@@ -185,6 +217,12 @@ def refreshes(
     context.close()
 
 
+def newest(run: Path) -> int:
+    """The newest step of a run."""
+    with RunReader(run) as reader:
+        return int(reader.rows("SELECT max(step) FROM steps")[0][0])
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -193,6 +231,7 @@ def main() -> int:
     parser.add_argument("--tensors", type=int, default=2_500, help="digested at each step")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--refreshes", type=int, default=0)
+    parser.add_argument("--page", default="/", help="that is refreshed")
     parser.add_argument("--no-cold", action="store_true", help="leave out the cold starts")
     parser.add_argument("--no-warm", action="store_true", help="leave out all that follows them")
     parser.add_argument("--run", type=Path, help="where the run is, or is made and stays")
@@ -205,7 +244,7 @@ def main() -> int:
             make(run, asked.layers, asked.steps, asked.tensors)
         print(line(machine()))
         print(f"{asked.layers:,} layers × {asked.steps:,} steps, {asked.tensors:,} digested")
-        print(f"{'seconds':<34}{'page':>9}{'empty':>9}{'above':>9}{'CPU':>9}")
+        print(f"{'seconds':<34}{'page':>9}{'empty':>9}{'above':>9}{'CPU':>9}{'load':>7}")
         with browser() as chromium:
             if not asked.no_cold:
                 cold(chromium, run, folder, asked.repeats)
@@ -217,8 +256,10 @@ def main() -> int:
                     sound = viewers(chromium, server, 4)
             if asked.refreshes:
                 with dashboard(run) as server:
-                    last = asked.steps - 1
-                    refreshes(chromium, server, run, asked.layers, last, asked.refreshes, "/")
+                    last = newest(run)
+                    refreshes(
+                        chromium, server, run, asked.layers, last, asked.refreshes, asked.page
+                    )
         print(line(machine()))
     return 0 if sound else 1
 

@@ -142,8 +142,14 @@ def scans_of(run: str) -> Scans:
     return Scans()
 
 
+@st.cache_data(max_entries=16, show_spinner=False)
+def kept_extent(run: str, version: int, _reader: TraceReader) -> queries.Extent | None:
+    """What there is of layers' statistics in a version of a run: it takes a pass over all rows."""
+    return queries.extent(_reader)
+
+
 # one table for all who look at it: nobody changes it
-@st.cache_resource(max_entries=16, show_spinner=False)
+@st.cache_resource(max_entries=8, show_spinner=False)
 def kept_cells(
     made: float,
     statistic: str,

@@ -12,7 +12,15 @@ from app.locating import heat_cells, heatmap, locate_state, queries_cell, querie
 from app.locating.cell_detail import detail
 from app.locating.comparison import comparison
 from app.locating.layer_rows import LayerRow, row_of, rows_of
-from app.locating.scans import Scan, Window, heatmap_cells, kept_cells, scans_of, window_in
+from app.locating.scans import (
+    Scan,
+    Window,
+    heatmap_cells,
+    kept_cells,
+    kept_extent,
+    scans_of,
+    window_in,
+)
 from app.locating.statistics_sql import STATISTICS, Statistic
 from app.palette import palette_of
 from app.source import current_source
@@ -183,7 +191,7 @@ def show() -> None:
     answer(reader)
     step, layer, rank, statistic = controls(reader, names)
     version = st.session_state.get("shown", source.version())
-    extent = queries_locate.extent(reader)
+    extent = kept_extent(str(source.location), version, reader)
     if extent is None or not names:
         st.info(
             "No statistics of layers are recorded: the guard saw no gradients yet, or the files "
