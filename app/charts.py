@@ -91,6 +91,7 @@ def _dressed(layers: Sequence[alt.Chart], height: int, palette: Palette) -> alt.
         tickColor=palette.rule,
     )
     config = alt.Config(
+        aria=False,  # a canvas has no place for a description of each point
         axis=axis,
         axisX=alt.AxisConfig(gridOpacity=0.5, tickCount=10),
         axisY=alt.AxisConfig(minExtent=_LEFT, maxExtent=_LEFT, labelLimit=_LEFT, tickCount=5),

@@ -12,11 +12,11 @@ main content: each has a server of its own, just started, and an empty app's ser
 the following ones; views of the empty app lie in between. Locate is shown before its heatmap, which
 is told apart; `bars` are what it compares last, below the heatmap. Bisect and Act need what a
 server loads after its first pages: cold, `said` is until the page says so, and the other line until
-its content. `click` is from a click on a cell of the heatmap to the heading of its detail, and the
-server's CPU until then. `load` is that of the machine in the last minute, when the line was
-measured. Four viewers look at once, and no chart may be blank. While the run grows a page refreshes
-itself, and memory is told. Times are wall times: on a busy machine compare them with the empty
-app's of the same run; CPU is the server's. Ends with 1 if a chart was blank.
+its content. `click` is from a click on a cell of the heatmap to the heading of its detail. Four
+viewers look at once, and no chart may be blank. While the run grows a page refreshes itself, and
+memory is told. Times are wall times: on a busy machine, of which `load` tells, compare them with
+the empty app's of the same run, and look at the CPU seconds of the server and of the browser's tab.
+Ends with 1 if a chart was blank.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -69,15 +70,16 @@ def _canvases(page: Page, number: int) -> None:
     page.locator("canvas.marks").nth(number - 1).wait_for(timeout=_PATIENCE)
 
 
-def _shown(chromium: Browser, server: Server, path: str, *seen: Callable[[Page], None]) -> float:
-    """Seconds to a page's main content, in a browser without anything kept."""
-    return _times(chromium, server, path, *seen)[-1]
+@dataclass(frozen=True)
+class View:
+    """A page's view: seconds to each of what was seen, and the processor seconds of its tab."""
+
+    seconds: tuple[float, ...]
+    tab: float
 
 
-def _times(
-    chromium: Browser, server: Server, path: str, *seen: Callable[[Page], None]
-) -> list[float]:
-    """Seconds to each of what is seen one after the other."""
+def _view(chromium: Browser, server: Server, path: str, *seen: Callable[[Page], None]) -> View:
+    """A view of a page in a browser without anything kept."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     started = time.perf_counter()
@@ -86,18 +88,29 @@ def _times(
     for one in seen:
         one(page)
         seconds.append(time.perf_counter() - started)
+    told = context.new_cdp_session(page)
+    told.send("Performance.enable")
+    found = {x["name"]: x["value"] for x in told.send("Performance.getMetrics")["metrics"]}
     context.close()
-    return seconds
+    return View(tuple(seconds), found["ProcessTime"])
 
 
-def _empty(chromium: Browser, server: Server) -> float:
-    return _shown(chromium, server, "/", lambda page: _text(page, "nothing"))
+def _empty(chromium: Browser, server: Server) -> View:
+    return _view(chromium, server, "/", lambda page: _text(page, "nothing"))
 
 
-def _row(what: str, page: float, empty: float, processor: float | None = None) -> None:
-    used = f"{'':9}" if processor is None else f"{processor:9.2f}"
-    load = os.getloadavg()[0]
-    print(f"{what:<34}{page:9.2f}{empty:9.2f}{page - empty:+9.2f}{used}{load:7.1f}", flush=True)
+def _row(
+    what: str, pages: list[View], empties: list[View], used: float | None = None, seen: int = -1
+) -> None:
+    """The least of each column."""
+    page, empty = (min(x.seconds[n] for x in found) for found, n in ((pages, seen), (empties, -1)))
+    tab, nothing = (min(x.tab for x in found) for found in (pages, empties))
+    server = f"{'':9}" if used is None else f"{used:9.2f}"
+    print(
+        f"{what:<30}{page:9.2f}{empty:9.2f}{page - empty:+9.2f}"
+        f"{server}{tab:9.2f}{nothing:9.2f}{os.getloadavg()[0]:8.1f}",
+        flush=True,
+    )
 
 
 def cold(chromium: Browser, run: Path, folder: Path, repeats: int) -> None:
@@ -112,11 +125,11 @@ def cold(chromium: Browser, run: Path, folder: Path, repeats: int) -> None:
             with dashboard(run) as server:
                 time.sleep(2)
                 before = server.processor()
-                pages.append(_times(chromium, server, path, *said, content))
+                pages.append(_view(chromium, server, path, *said, content))
                 used.append(server.processor() - before)
-        for place in range(len(said)):
-            _row(f"cold {name}, said", min(x[place] for x in pages), min(empties))
-        _row(f"cold {name}", min(x[-1] for x in pages), min(empties), min(used))
+        if said:
+            _row(f"cold {name}, said", pages, empties, seen=0)
+        _row(f"cold {name}", pages, empties, min(used))
 
 
 def _loading(page: Page) -> None:
@@ -127,16 +140,14 @@ def warm(chromium: Browser, server: Server, nothing: Server, repeats: int) -> No
     """Views by a server that has shown something."""
     _empty(chromium, nothing)
     for name, (path, seen) in _PAGES.items():
-        before = server.processor()
-        pages, empties = [_shown(chromium, server, path, seen)], [_empty(chromium, nothing)]
-        used = server.processor() - before
-        _row(f"first {name}", pages[0], empties[0], used)
-        before = server.processor()
-        for _ in range(repeats):
-            pages.append(_shown(chromium, server, path, seen))
+        pages, empties, used = [], [], []
+        for _ in range(repeats + 1):
+            before = server.processor()
+            pages.append(_view(chromium, server, path, seen))
+            used.append(server.processor() - before)
             empties.append(_empty(chromium, nothing))
-        used = (server.processor() - before) / repeats
-        _row(f"again {name}", min(pages[1:]), min(empties[1:]), used)
+        _row(f"first {name}", pages[:1], empties[:1], used[0])
+        _row(f"again {name}", pages[1:], empties[1:], min(used[1:]))
 
 
 def clicks(chromium: Browser, server: Server, spike: tuple[int, int], repeats: int) -> None:
@@ -162,8 +173,8 @@ def clicks(chromium: Browser, server: Server, spike: tuple[int, int], repeats: i
             page.get_by_role("heading", name=" at step ").first.wait_for(timeout=_PATIENCE)
             seconds, used = time.perf_counter() - started, server.processor() - before
             print(
-                f"click {number + 1}, {what:<25}{seconds:9.2f}{'':18}{used:9.2f}"
-                f"{os.getloadavg()[0]:7.1f}",
+                f"click {number + 1}, {what:<21}{seconds:9.2f}{'':18}{used:9.2f}{'':18}"
+                f"{os.getloadavg()[0]:8.1f}",
                 flush=True,
             )
             context.close()
@@ -244,7 +255,11 @@ def main() -> int:
             make(run, asked.layers, asked.steps, asked.tensors)
         print(line(machine()))
         print(f"{asked.layers:,} layers × {asked.steps:,} steps, {asked.tensors:,} digested")
-        print(f"{'seconds':<34}{'page':>9}{'empty':>9}{'above':>9}{'CPU':>9}{'load':>7}")
+        print(f"{'':<30}{'seconds':^27}{'':9}{'CPU of the tab':^18}")
+        print(
+            f"{'':<30}{'page':>9}{'empty':>9}{'above':>9}"
+            f"{'server':>9}{'page':>9}{'empty':>9}{'load':>8}"
+        )
         with browser() as chromium:
             if not asked.no_cold:
                 cold(chromium, run, folder, asked.repeats)

@@ -51,7 +51,8 @@ def heatmap(shown: Drawn, palette: Palette, chosen: tuple[int, int] | None) -> a
         width="container",
         height=pitch * rows + _AROUND,
         usermeta=renderer,
-        config=alt.Config(axisY=labels),
+        # a canvas has no place for a description of each cell
+        config=alt.Config(axisY=labels, aria=small),
     )
 
 
