@@ -113,9 +113,10 @@ def _row(
     )
 
 
-def cold(chromium: Browser, run: Path, folder: Path, repeats: int) -> None:
+def cold(chromium: Browser, run: Path, folder: Path, repeats: int, names: list[str]) -> None:
     """The first page of a new server."""
-    for name, (path, content) in _PAGES.items():
+    for name in names:
+        path, content = _PAGES[name]
         pages, empties, used = [], [], []
         said = [_loading] if name in ("bisect", "act") else []
         for _ in range(repeats):
@@ -136,10 +137,13 @@ def _loading(page: Page) -> None:
     page.get_by_text(_LOADING).first.wait_for(timeout=_PATIENCE)
 
 
-def warm(chromium: Browser, server: Server, nothing: Server, repeats: int) -> None:
+def warm(
+    chromium: Browser, server: Server, nothing: Server, repeats: int, names: list[str]
+) -> None:
     """Views by a server that has shown something."""
     _empty(chromium, nothing)
-    for name, (path, seen) in _PAGES.items():
+    for name in names:
+        path, seen = _PAGES[name]
         pages, empties, used = [], [], []
         for _ in range(repeats + 1):
             before = server.processor()
@@ -242,11 +246,15 @@ def main() -> int:
     parser.add_argument("--tensors", type=int, default=2_500, help="digested at each step")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--refreshes", type=int, default=0)
+    parser.add_argument(
+        "--pages", nargs="+", choices=_PAGES, help="to show; all of them by default"
+    )
     parser.add_argument("--page", default="/", help="that is refreshed")
     parser.add_argument("--no-cold", action="store_true", help="leave out the cold starts")
     parser.add_argument("--no-warm", action="store_true", help="leave out all that follows them")
     parser.add_argument("--run", type=Path, help="where the run is, or is made and stays")
     asked = parser.parse_args()
+    names = asked.pages or list(_PAGES)
     with tempfile.TemporaryDirectory(prefix="sdc-guard-pages-") as name:
         folder = Path(name)
         run = asked.run or folder / "run"
@@ -262,11 +270,11 @@ def main() -> int:
         )
         with browser() as chromium:
             if not asked.no_cold:
-                cold(chromium, run, folder, asked.repeats)
+                cold(chromium, run, folder, asked.repeats, names)
             sound = True
             if not asked.no_warm:
                 with dashboard(run) as server, empty_app(folder) as nothing:
-                    warm(chromium, server, nothing, asked.repeats)
+                    warm(chromium, server, nothing, asked.repeats, names)
                     clicks(chromium, server, spike, asked.repeats)
                     sound = viewers(chromium, server, 4)
             if asked.refreshes:

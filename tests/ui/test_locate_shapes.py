@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app import drawing
 from app.locating import (
     heat_cells,
     heatmap,
@@ -197,6 +198,7 @@ def test_colours_are_clamped_and_centred_on_zero() -> None:
     (data,) = [d for d in spec["datasets"].values() if "colour" in d[0]]
     assert [min(r["colour"] for r in data), max(r["colour"] for r in data)] == [-8, 8]
     assert data[0]["text"] == "l0, step 0: z -20"
+    assert data[0]["tip"] == "l0, rank 0, step 0: z -20"
 
 
 def test_what_is_not_finite_or_not_judged_is_told_apart_by_its_mark() -> None:
@@ -219,6 +221,31 @@ def test_what_is_not_finite_or_not_judged_is_told_apart_by_its_mark() -> None:
     )
     shapes = {layer["mark"].get("shape") for layer in chart_of(frame, 2, 3, alerts)["layer"]}
     assert {"diamond", "triangle-down"} <= shapes
+
+
+def test_the_texts_of_cells_are_those_of_each_cell_alone() -> None:
+    rng = np.random.default_rng(7)
+    frame = cells(3, 40, z=np.round(rng.normal(0, 30, 120), 4), rank=rng.integers(0, 3, 120))
+    frame.loc[5, "z"], frame.loc[[6, 7], "unjudged"], frame.loc[8, "bad"] = -np.inf, True, 2
+    names = ["a", "b", "c"]
+    found = heat_cells.described(frame, layer_rows.rows_of(names), dict(enumerate(names)), 1)
+    for at, row in enumerate(frame.itertuples(index=False)):
+        alone = frame.iloc[at : at + 1]
+        (tip,) = heat_cells.described(alone, layer_rows.rows_of(names), {}, 1)["tip"]
+        assert found["tip"].iloc[at] == tip.replace(f"{row.layer},", f"{names[row.layer]},", 1)
+    assert found["tip"].iloc[5].endswith("z −∞ (zero)")
+    assert found["tip"].iloc[7].endswith("z none")
+    assert found["tip"].iloc[8].endswith("; 2 values not finite")
+    assert found["text"].iloc[8].endswith("; 2 values not finite")
+
+
+def test_a_chart_is_written_without_a_check_as_it_is_with_one() -> None:
+    names = ["a", "b"]
+    rows = layer_rows.rows_of(names)
+    described = heat_cells.described(cells(2, 30), rows, dict(enumerate(names)), 1)
+    shown = heat_cells.drawn(described, no_alerts(), rows, (0, 29, 1))
+    chart = heatmap.heatmap(shown, LIGHT, None)
+    assert drawing._Unchecked(chart).to_dict() == chart.to_dict()
 
 
 def test_nothing_but_nan_is_a_chart_all_the_same() -> None:
