@@ -13,13 +13,14 @@ from .follow import follow
 from .records import Counted, Coverage
 from .standing import Standing
 
+_AFTER: Final = 1.0  # seconds: the page is there by then
 _AT_ONCE: Final = 2_000_000  # rows that a page waits for: some tenths of a second
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
 def _counts_of(run: str) -> Standing[Counted]:
     """The one of this server for a run."""
-    return Standing(1)
+    return Standing(1, pause=_AFTER)
 
 
 @st.cache_data(max_entries=16, show_spinner=False)

@@ -12,7 +12,18 @@ _ROOT = str(Path(__file__).resolve().parents[1])
 if _ROOT not in sys.path:
     sys.path.insert(0, _ROOT)
 
-_FIRST = ("pandas", "pyarrow.compute", "pyarrow.parquet", "duckdb", "altair")
+_FIRST = (
+    "pandas",
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "duckdb",
+    "altair",
+    "sdc_guard.store.opening",
+    "forensics.journal",
+    "forensics.sessions.home",
+    "forensics.wording",
+    "forensics.watched",
+)
 _LATER_SECONDS = 15.0  # the first page is shown by then
 
 

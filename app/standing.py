@@ -42,10 +42,13 @@ class Standing(Generic[_T]):
     Args:
         most: how many questions' answers are kept; the one asked longest ago goes first.
         clock: seconds, never going back.
+        pause: seconds that a thread waits before it makes an answer that nobody waits for, so that
+            the page which asked is shown first.
     """
 
     most: int
     clock: Callable[[], float] = time.monotonic
+    pause: float = 0.0
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _kept: dict[object, Answer[_T]] = field(default_factory=dict)
     _making: dict[object, threading.Lock] = field(default_factory=dict)
@@ -140,6 +143,7 @@ class Standing(Generic[_T]):
 
         def work() -> None:
             try:
+                time.sleep(self.pause)
                 self._put(key, version, make)
             except Exception as error:  # noqa: BLE001 - because no one waits here: who asks next is told
                 with self._lock:
