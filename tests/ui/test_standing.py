@@ -74,6 +74,26 @@ def test_without_waiting_there_is_none_at_first_and_news_later() -> None:
     assert not standing.news("a", 1, make, found)
 
 
+class Noted:
+    """A module `time` that notes how long somebody sleeps, and lets nobody sleep."""
+
+    def __init__(self, order: list[object]) -> None:
+        self.sleep = order.append
+
+
+def test_an_answer_that_nobody_waits_for_is_made_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[object] = []
+    monkeypatch.setattr("app.standing.time", Noted(order))
+    standing: Standing[None] = Standing(2, pause=7.5)
+    standing.of("a", 1, lambda: order.append("a"), at_once=True)
+    assert order == ["a"]
+    assert standing.of("b", 1, lambda: order.append("b"), at_once=False) is None
+    wait_until(lambda: len(order) == 3)
+    assert order == ["a", 7.5, "b"]
+
+
 def test_what_is_due_is_made_also_when_nobody_runs_the_page_again() -> None:
     asked = Questions(10.0)
     asked.of(1)
