@@ -84,7 +84,7 @@ def age(newest: Newest, now: float) -> str:
     ago = f"{age_text(now - newest.time)} ago"
     if newest.ended:
         return f"{ago}, ended"
-    return f"{ago}, stalled or ended" if is_quiet(newest, now) else f"{ago}, recording"
+    return f"{ago}, ended, or stalled" if is_quiet(newest, now) else f"{ago}, recording"
 
 
 def _pick(key: str, names: Sequence[str]) -> None:

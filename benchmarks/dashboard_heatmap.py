@@ -8,7 +8,7 @@ DuckDB makes the rows, they are encoded as segments of 1,000 steps and folded in
 folder that is removed afterwards. One layer's norm is a thousand times too large at one step.
 
 How to read it: `first scan` happens once per statistic and version of the run, the other lines at
-every view: the whole run, a tenth and most of it, and 250 single steps, first of all layers and
+every view: the whole run, a tenth and most of it, and 160 single steps, first of all layers and
 then of a hundred of them; the last lines are a click's detail. CPU is of all threads: on a busy
 machine it says more than the wall time. Ends with 1 if the spike is lost anywhere.
 """
@@ -30,6 +30,7 @@ from trace_rows import make_run
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from app.locating import queries_cell, queries_compare
+from app.locating.heatmap import MAX_CELLS
 from app.locating.layer_rows import rows_of
 from app.locating.scans import Window, heatmap_cells, scan, window_in
 from app.locating.statistics_sql import STATISTICS
@@ -100,9 +101,9 @@ def measure(run: Path, layers: int, steps: int, spike: tuple[int, int]) -> bool:
         "most of the steps, all layers": window_in(
             whole, (0, max(steps // 2, near)), (0, layers - 1), layers
         ),
-        "250 steps, all layers": Window(max(0, near - 249), near, 0, layers - 1),
-        "250 steps, 100 layers": Window(
-            max(0, near - 249), near, spike[1] // 100 * 100, min(spike[1] // 100 * 100, layers) + 99
+        "160 steps, all layers": Window(max(0, near - 159), near, 0, layers - 1),
+        "160 steps, 100 layers": Window(
+            max(0, near - 159), near, spike[1] // 100 * 100, min(spike[1] // 100 * 100, layers) + 99
         ),
     }
     seen = True
@@ -114,7 +115,7 @@ def measure(run: Path, layers: int, steps: int, spike: tuple[int, int]) -> bool:
         )
         farthest = cells.iloc[int(cells["z"].abs().to_numpy().argmax())]
         seen &= (int(farthest["step"]), int(farthest["layer"])) == spike
-        seen &= len(cells) <= 25_000
+        seen &= len(cells) <= MAX_CELLS
     timed("a cell's values", lambda: queries_cell.values_at(reader, norm, spike[1], spike[0]))
     curve = (spike[0] - 48, spike[0] + 48)
     timed("a cell's curve", lambda: queries_cell.curves(reader, norm, spike[1], "local", *curve))

@@ -165,7 +165,7 @@ def _alerts(alerts: list[dict[str, Any]]) -> None:
 def _numbers(column: pd.Series, broken: pd.Series) -> list[str]:
     """Of values that are not finite NaN is what was measured; else it stands for none."""
     return [
-        "–" if pd.isna(x) and not (n > 0) else plain(number_text(math.nan if x is None else x))
+        "–" if pd.isna(x) and not (n > 0) else plain(number_text(math.nan if pd.isna(x) else x))
         for x, n in zip(column, broken, strict=True)
     ]
 

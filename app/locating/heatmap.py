@@ -13,7 +13,7 @@ from ..palette import Palette
 from ..wording import count
 from .heat_cells import CLAMP, SMALL, Drawn
 
-MAX_CELLS: Final = 25_000
+MAX_CELLS: Final = 16_000  # as many as a browser draws in about a second
 SELECTION: Final = "cell"
 _LEAST_LEFT, _MOST_LEFT = 80, 240  # pixels for the labels of the rows
 _BROAD: Final = 0.62  # of a letter, in parts of its height

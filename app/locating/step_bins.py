@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-MAX_COLUMNS: Final = 250
+MAX_COLUMNS: Final = 160
 STRETCH: Final = 128  # recorded steps; as many as the sensor's window
 _STRETCHES: Final = 8
 

@@ -148,7 +148,7 @@ def test_a_run_is_read_again_only_when_it_has_news(
 def test_the_age_of_the_newest_step_in_words() -> None:
     assert age(Newest(5, 100.0, 1.0, ended=True), 220.0) == "2 min ago, ended"
     assert age(Newest(5, 100.0, 1.0), 130.0) == "30 s ago, recording"
-    assert age(Newest(5, 100.0, 1.0), 220.0) == "2 min ago, stalled or ended"
+    assert age(Newest(5, 100.0, 1.0), 220.0) == "2 min ago, ended, or stalled"
     assert age(Newest(5, 100.0, 60.0), 220.0) == "2 min ago, recording"
     assert age(Newest(5, None, None), 220.0) == "–"
 

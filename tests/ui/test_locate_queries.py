@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.locating import queries_cell, queries_compare, queries_locate, scans
+from app.locating.heatmap import MAX_CELLS
 from app.locating.layer_rows import rows_of
 from app.locating.scans import Window, heatmap_cells, scan
 from app.locating.statistics_sql import STATISTICS
@@ -214,7 +215,7 @@ def test_no_spike_is_lost_by_binning_whatever_the_shape(data: st.DataObject) -> 
             rows = rows_of(names, most=most)
             window = Window(whole.extent.first, whole.extent.last, 0, layers - 1)
             cells = heatmap_cells(reader, NORM, whole, window, rows, list(range(layers)))
-    assert len(cells) <= 25_000
+    assert len(cells) <= MAX_CELLS
     spike = cells.iloc[int(cells["z"].abs().to_numpy().argmax())]
     assert (spike["layer"], spike["step"]) == (row, numbers[at])
     assert np.sign(spike["z"]) == (1 if up else -1)
@@ -339,7 +340,7 @@ def test_a_large_window_is_made_of_the_scan_that_is_there(
 ) -> None:
     whole = scan(known[0], NORM)
     assert whole is not None
-    assert whole.width == 2  # of 300 steps at most 250 are shown one by one
+    assert whole.width == 2  # of 300 steps at most 160 are shown one by one
     assert scans.window_in(whole, (0, 99), (0, 1), 2).width == 1
     many = replace(whole, extent=replace(whole.extent, rows=10**8))
     assert scans.window_in(many, (0, 99), (0, 1), 2).width == 2

@@ -82,8 +82,8 @@ def test_rows_are_modules_where_there_are_too_many_layers() -> None:
 
 
 @pytest.mark.parametrize("layers", [1, 99, 100, 101, 5_000])
-@pytest.mark.parametrize("span", [1, 250, 251, 8_000, 10**9])
-def test_at_most_25000_cells_of_any_shape(layers: int, span: int) -> None:
+@pytest.mark.parametrize("span", [1, 160, 161, 8_000, 10**9])
+def test_at_most_16000_cells_of_any_shape(layers: int, span: int) -> None:
     for name in ("{}", "a.{}.w", "**{}**", 'x.{}.`y`."z"'):
         rows = layer_rows.rows_of([name.format(n) for n in range(layers)])
         width = step_bins.bin_width(7, 7 + span - 1)
@@ -119,7 +119,7 @@ def test_a_click_on_a_coarse_cell_zooms_in_and_on_a_fine_one_selects() -> None:
     asked = locate_state.clicked(single, 50, 4, fine, (0, 99))
     assert asked == locate_state.Clicked(50, 4, None, None)
     asked = locate_state.clicked(group, 5000, 9, coarse, (0, 7999))
-    assert asked == locate_state.Clicked(5000, 9, (4875, 5124), (8, 11))
+    assert asked == locate_state.Clicked(5000, 9, (4920, 5079), (8, 11))
 
 
 def test_z_across_ranks_is_that_of_the_formula() -> None:
