@@ -70,6 +70,7 @@ class Writer:
         self._backlog_bytes = 0
         self._name = secrets.token_hex(8)
         self._published: dict[str, int] = {}  # rows by table
+        self._numbers: dict[str, int] = {}  # of the newest segment, by table
         self._steps_queued = 0
         self._awake = threading.Event()
         self._newest: tuple[Any, Any] = None, None  # attempt and step
@@ -296,7 +297,13 @@ class Writer:
         before = self._published.get(table, 0)
         rows = pa.Table.from_batches(waiting, TABLES[table])
         number = publish_rows(
-            self._run, table, self._rank, rows, writer=self._name, rows_before=before
+            self._run,
+            table,
+            self._rank,
+            rows,
+            writer=self._name,
+            rows_before=before,
+            newest=self._numbers.get(table),
         )
-        self._published[table] = before + rows.num_rows
+        self._published[table], self._numbers[table] = before + rows.num_rows, number
         return number
