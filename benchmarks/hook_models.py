@@ -147,7 +147,7 @@ TASKS: Final = {
     "gpt-21m": Task(
         "GPT 21M", lambda: GPT(512, 6, 8, 4096, 128), lambda: token_batch(4, 128, 4096), 5
     ),
-    "gpt-1m": Task("GPT 1M", lambda: GPT(128, 4, 4, 768, 64), lambda: token_batch(8, 64, 768), 20),
-    "mlp": Task("MLP 1.5M", mlp, lambda: image_batch(128, 784), 20),
-    "resnet": Task("ResNet 0.3M", resnet20, lambda: image_batch(32, 3, 32, 32), 10),
+    "gpt-1m": Task("GPT 1M", lambda: GPT(128, 4, 4, 768, 64), lambda: token_batch(8, 64, 768), 60),
+    "mlp": Task("MLP 1.5M", mlp, lambda: image_batch(128, 784), 60),
+    "resnet": Task("ResNet 0.3M", resnet20, lambda: image_batch(32, 3, 32, 32), 20),
 }

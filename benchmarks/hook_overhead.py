@@ -17,7 +17,7 @@ run more rounds or quiet the machine. Two times are measured:
   it: with a free core they cost nothing here, without one they do.
 * process: CPU seconds of all threads of this process, and for a guard until its trace is on disk.
   So what the writer thread did for a block is counted to that block; waiting and the process that
-  seals are not. Blocks of less than 20 steps and a second are written to disk more often than a
+  seals are not. Blocks of less than 40 steps and two seconds are written to disk more often than a
   run would be: with a small --steps this column is too high.
 
 The arms: `guard` is Guard as it is by default, told loss and batch of each step; `guard,

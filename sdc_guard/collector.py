@@ -13,7 +13,7 @@ from .detect.carried import DigestTable, Key, changed
 from .digest import Place
 from .digest.reference import stack_rows
 from .evidence import AfterStep, BeforeStep, Counters, Gradients, HostCopy, ThreadRows
-from .signals.batch import batch_digest, tensors_of
+from .signals.batch import digest_of, tensors_of
 from .signals.buffers import CarriedBuffers
 from .signals.counters import CounterPair, StepCounters
 from .signals.gradient_digests import GradientDigests
@@ -106,10 +106,11 @@ class Collector:
     def observe(self, loss: Any, batch: Any) -> None:
         """Take a loss, a scalar tensor or number, and a batch."""
         self._losses.append(_scalar(loss))
-        digest = batch_digest(batch)
+        tensors = list(tensors_of(batch))
+        digest = digest_of(tensors)
         if digest is not None:
             self._batches.append(HostCopy(digest))
-            self._tokens.append(next(tensors_of(batch)).numel())
+            self._tokens.append(tensors[0].numel())
 
     def forget(self, backwards: int) -> None:
         """Forget what was observed of backwards whose gradients the script has dropped.

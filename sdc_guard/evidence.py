@@ -121,6 +121,7 @@ class BeforeStep:
         applied: False if an exception ended the step before the optimizer changed anything.
         counters: as the step before left them, and as they were found.
         kept: whether the rows that it makes would survive this process.
+        arrived: whether every copy is known to have.
     """
 
     step: int
@@ -140,6 +141,7 @@ class BeforeStep:
     applied: bool = True
     counters: tuple[Counters, ...] = ()
     kept: bool = False
+    arrived: bool = False
 
     @property
     def loss(self) -> float | None:
@@ -158,14 +160,17 @@ class BeforeStep:
 
     def ready(self) -> bool:
         """Whether every copy has arrived."""
-        copies = (self.losses, self.digest_rows, *self.batches, self.scale, self.found_inf)
-        counters = (counters.bits for counters in self.counters)
-        return _ready(*copies, *(gradients.sums for gradients in self.gradients), *counters)
+        if not self.arrived:
+            copies = [self.losses, self.digest_rows, *self.batches, self.scale, self.found_inf]
+            copies += [gradients.sums for gradients in self.gradients]
+            copies += [counters.bits for counters in self.counters]
+            self.arrived = _ready(copies)
+        return self.arrived
 
 
 @dataclass(slots=True)  # as above
 class AfterStep:
-    """What the optimizer left behind at step `step`; `kept` as above.
+    """What the optimizer left behind at step `step`; `kept` and `arrived` as above.
 
     Attributes:
         counters: as they were last found, and after its update.
@@ -180,6 +185,7 @@ class AfterStep:
     audits: tuple[tuple[PendingAudit, HostCopy], ...] = ()
     counters: tuple[Counters, ...] = ()
     kept: bool = False
+    arrived: bool = False
 
     @property
     def shadow_hash(self) -> int | None:
@@ -188,10 +194,13 @@ class AfterStep:
 
     def ready(self) -> bool:
         """Whether every copy has arrived."""
-        copies = (self.digest_rows, self.shadow_losses, self.shadow_batch)
-        counters = (counters.bits for counters in self.counters)
-        return _ready(*copies, *(rows for _, rows in self.audits), *counters)
+        if not self.arrived:
+            copies = [self.digest_rows, self.shadow_losses, self.shadow_batch]
+            copies += [rows for _, rows in self.audits]
+            copies += [counters.bits for counters in self.counters]
+            self.arrived = _ready(copies)
+        return self.arrived
 
 
-def _ready(*copies: HostCopy | None) -> bool:
-    return all(copy is None or copy.ready() for copy in copies)
+def _ready(copies: list[HostCopy | None]) -> bool:
+    return not [copy for copy in copies if copy is not None and not copy.ready()]

@@ -89,7 +89,8 @@ class GuardedSteps:
             # forward and backward of a closure are still to come, and to be watched
             if not (has_closure and evaluates_first(self._optimizers)):
                 self._collector.find_state(self._step)
-            self._keep("before")
+            if self._request:
+                self._keep("before")
             if not later:
                 self._collector.forward_ended()
                 self._checks.step_begins(self._step)
@@ -141,7 +142,8 @@ class GuardedSteps:
             if not self._emitted:
                 self._emit(stepped=True)
             self._watching.capture.reset()
-            self._keep("after")
+            if self._request:
+                self._keep("after")
             self._pending.append(self._collector.after(self._step, shadow))
             for note in self._collector.notes():
                 self._recorder.event(self._step, "invariants", note)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BEFORE: Final = "before"
 AFTER: Final = "after"
-_STEPS: Final = 52  # of which evidence waits to be judged, and rows to be published
+_STEPS: Final = 72  # of which evidence waits to be judged, and rows to be published
 _PER_LAYER, _PER_STEP = 48, 1024  # bytes of a frame
 _PER_DIGEST: Final = 64
 _SMALL_BUDGET: Final = 1.0  # percent

@@ -85,15 +85,26 @@ class Checks(Check):
 
     def __init__(self, checks: Iterable[Check], health: Health) -> None:
         self._checks, self._health = list(checks), health
+        self._observing = self._those_with("observed")
+        self._at_backwards = self._those_with("backward_ended")
+        self._at_beginnings = self._those_with("step_begins")
+        self._judging = self._those_with("judged")
+
+    def _those_with(self, method: str) -> list[Check]:
+        """The checks that are told something by a method: most do nothing at most moments."""
+        return [c for c in self._checks if getattr(type(c), method) is not getattr(Check, method)]
 
     def observed(self, step: int, loss: Any, batch: Any) -> None:
-        self._tell(lambda check: check.observed(step, loss, batch))
+        if self._observing:
+            self._tell(lambda check: check.observed(step, loss, batch))
 
     def backward_ended(self, step: int) -> None:
-        self._tell(lambda check: check.backward_ended(step))
+        if self._at_backwards:
+            self._tell(lambda check: check.backward_ended(step))
 
     def step_begins(self, step: int) -> None:
-        self._tell(lambda check: check.step_begins(step))
+        if self._at_beginnings:
+            self._tell(lambda check: check.step_begins(step))
 
     def measured(
         self,
@@ -108,7 +119,8 @@ class Checks(Check):
         self._tell(lambda check: check.alerted(alert))
 
     def judged(self, step: int) -> None:
-        self._tell(lambda check: check.judged(step))
+        if self._judging:
+            self._tell(lambda check: check.judged(step))
 
     def step_ended(self, step: int) -> None:
         self._tell(lambda check: check.step_ended(step))

@@ -44,7 +44,8 @@ def digest_rows(
     if not tensors:
         return torch.empty((0, 3), dtype=torch.int64)
     places = offsets or [0] * len(tensors)
-    if all(tensor.is_cpu for tensor in tensors) and not torch.compiler.is_compiling():
+    elsewhere = [tensor for tensor in tensors if not tensor.is_cpu]
+    if not elsewhere and not torch.compiler.is_compiling():
         return rows_in_host(tensors, places)
     from .device_rows import rows_on_devices
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import UserDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,12 +51,15 @@ def batch_digest(batch: Any) -> torch.Tensor | None:
 
     Of a distributed tensor it is this rank's part.
     """
-    tensors = [
-        part
-        for tensor in tensors_of(batch)
-        for part in ((tensor,) if _is_plain(tensor) else _plain_parts(local(tensor)))
-    ]
-    return digest_rows(tensors) if tensors else None
+    return digest_of(list(tensors_of(batch)))
+
+
+def digest_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """`batch_digest` of a batch of these tensors, in their order."""
+    parts: list[torch.Tensor] = []
+    for tensor in tensors:
+        parts += (tensor,) if _is_plain(tensor) else _plain_parts(local(tensor))
+    return digest_rows(parts) if parts else None
 
 
 def fold(digests: torch.Tensor) -> int:

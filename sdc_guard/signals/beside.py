@@ -22,16 +22,18 @@ TOGETHER = 1 << 23  # bytes that are handed over at once: to wake a thread takes
 
 
 class Reading:
-    """The gradients of one backward that are read beside it; used by one thread at a time."""
+    """The gradients of one backward that are read beside it; used by one thread at a time.
+
+    Attributes:
+        trouble: what went wrong with one of them.
+        gradients: by row, with their versions, what `finish` has to be called for.
+    """
 
     def __init__(self) -> None:
         self.trouble: Exception | None = None
-        self._gradients: dict[int, tuple[torch.Tensor, int]] = {}
+        self.gradients: dict[int, tuple[torch.Tensor, int]] = {}
         self._rest: dict[int, torch.Tensor] = {}
         self._rest_bytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._gradients)
 
     def read(self, gradient: torch.Tensor, table: NDArray[np.float64], row: int) -> None:
         """Have what `sums_of_one` does done, by the time that `finish` returns.
@@ -41,7 +43,7 @@ class Reading:
             table: float64, shape (at least row + 1, 5).
             row: of the table.
         """
-        self._gradients[row] = gradient, gradient._version
+        self.gradients[row] = gradient, gradient._version
         self._rest[row] = gradient
         self._rest_bytes += 4 * gradient.numel()
         if self._rest_bytes >= TOGETHER:
@@ -62,7 +64,7 @@ class Reading:
         done = threading.Event()
         _reader().jobs.put(done)
         done.wait()
-        gradients, self._gradients = self._gradients, {}
+        gradients, self.gradients = self.gradients, {}
         rest, self._rest, self._rest_bytes = self._rest, {}, 0
         trouble, self.trouble = self.trouble, None
         if trouble is not None:

@@ -162,6 +162,19 @@ def sums_of_many(
     _rows32(addresses, counts, rows, table)
 
 
+def sums_of_some(address: int, count: int, table: NDArray[np.float64], row: int) -> None:
+    """Write what `sums` does for `count` elements, float32, at an address to a row of a table.
+
+    By this thread alone: for no more than some 2¹⁸ of them.
+
+    Raises:
+        ValueError: there is no memory.
+    """
+    if not address and count:
+        raise ValueError("a gradient has no memory of its own to read")
+    _row32(address, count, table, row)
+
+
 def sums_of_one(tensor: torch.Tensor, table: NDArray[np.float64], row: int) -> None:
     """Write what `sums` does for one tensor to a row of a table, with nothing around it.
 

@@ -26,10 +26,11 @@ from ..store.run_file import Layer
 from . import beside
 from .device_sums import sums_on_device
 from .flat_shards import FlatPart, placements
-from .fused_cpu import sums_of_many, sums_of_one
+from .fused_cpu import sums_of_many, sums_of_one, sums_of_some
 from .limits import capturing
 from .measures import sums_into
 from .placement import local, of_gradient
+from .usual import addresses, is_ours_alone, is_usual, promises_usual
 
 Parameters = list[tuple[Layer, torch.nn.Parameter]]
 # elements; a gradient that small is not worth a call of its own while the cache holds it
@@ -84,12 +85,6 @@ class GradientCapture:
         self.placements = placements([parameter for _, parameter in parameters], flat or {})
         self._is_plain = [place.scope == "local" for place in self.placements]
         self._numel = [layer.numel for layer, _ in parameters]
-        self._is_small = [
-            plain and numel <= _SMALL and parameter.is_cpu
-            for plain, numel, (_, parameter) in zip(
-                self._is_plain, self._numel, parameters, strict=True
-            )
-        ]
         self._tensors = [parameter for _, parameter in parameters]
         self._every_row = list(range(len(parameters)))
         self._numels = np.array(self._numel, dtype=np.int64)
@@ -99,11 +94,20 @@ class GradientCapture:
                 self._is_plain, self._numel, parameters, strict=True
             )
         ]
+        self._deferred = [
+            plain and not large and not reducing and promises_usual(parameter)
+            for plain, large, parameter in zip(
+                self._is_plain, self._is_large, self._tensors, strict=True
+            )
+        ]
         self._read_beside = False
         self._reading = beside.Reading()
         self._modules, self._backwards = list(modules), 0
         self._others_write = self._others_may_write()
-        self._late: dict[int, torch.Tensor] = {}  # small gradients of the backward under way
+        self._at_once = False  # each in its hook, as others may write to it after that
+        self._vanish = False  # a hook of the graph takes them over before the backward ends
+        self._registries: list[dict[int, Any]] = []  # the hooks of each parameter that has ours
+        self._late: list[int] = []  # rows whose hooks fired in the backward under way
         self._trouble = trouble
         self._begins, self._ended, self._reducing = begins, ended, reducing
         self._dropped = dropped
@@ -147,9 +151,9 @@ class GradientCapture:
             parameter = self.parameters[row][1]
             if parameter.requires_grad:
                 self._unhooked.remove(row)
-                small = self._is_small[row] and not self._reducing
-                hook = partial(self._on_small if small else self._on_gradient, row)
+                hook = partial(self._hook_of(row), row)
                 self._handles[row] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call] # torch has no types here
+                self._registries.append(parameter._post_accumulate_grad_hooks)
         return len(self._unhooked) < before
 
     def go_on_from(self, other: GradientCapture) -> None:
@@ -166,17 +170,18 @@ class GradientCapture:
                 if old in other._on_device:
                     self._on_device[row] = other._on_device[old]
         self._ends = other._ends
-        self._late = {
-            places[id(other.parameters[row][1])]: gradient
-            for row, gradient in other._late.items()
+        self._late = [
+            places[id(other.parameters[row][1])]
+            for row in other._late
             if id(other.parameters[row][1]) in places
-        }
+        ]
+        self._vanish = other._vanish
 
     def remove(self) -> None:
         """Remove the hooks that this object registered, and no others."""
         for handle in self._handles.values():
             handle.remove()
-        self._handles = {}
+        self._handles, self._registries = {}, []
 
     def take(self, *, stepped: bool = False) -> list[Measured]:
         """The newest measures, once: this rank's own first, then the reduced ones.
@@ -219,7 +224,7 @@ class GradientCapture:
     def reset(self) -> None:
         """Forget what was measured."""
         self._wait_for_reader()
-        self._on_device, self._reduced, self._late = {}, None, {}
+        self._on_device, self._reduced, self._late = {}, None, []
         self._seen_in_host = [False] * len(self.parameters)
         self._measured = [False] * len(self.parameters)
         self._ends = []
@@ -253,17 +258,50 @@ class GradientCapture:
         self._measure(rows, reduced=False)
         return bool(rows)
 
+    def _hook_of(self, row: int) -> Callable[[int, torch.Tensor], None]:
+        if not self._deferred[row]:
+            return self._on_gradient
+        return self._on_small if self._numel[row] <= _SMALL else self._on_middle
+
+    # these two do as little as can be: the kernels of a backward push Python's own code out of the
+    # processor's caches, so that each line takes several times as long as by itself
     def _on_small(self, row: int, parameter: torch.Tensor) -> None:
-        gradient = parameter.grad
-        if gradient is None or self._others_write or not _is_ours_alone(parameter, gradient):
+        under_way = self._under_way
+        if under_way is None or under_way() is None or self._at_once:
+            self._on_first(row, parameter)
+        else:
+            self._late.append(row)
+
+    def _on_middle(self, row: int, parameter: torch.Tensor) -> None:
+        under_way = self._under_way
+        if under_way is None or under_way() is None or self._at_once:
             self._on_gradient(row, parameter)
             return
         try:
-            if self._under_way is None or self._under_way() is None:
-                self._begin(row, gradient)
-            self._late[row] = gradient
+            gradient = parameter.grad
+            if gradient is None:
+                return
+            if not is_usual(gradient):
+                self._on_gradient(row, parameter)
+                return
+            sums_of_some(gradient.data_ptr(), gradient.numel(), self._table, row)
+            self._fired[row], self._versions[row] = _current_task(), gradient._version
+            self._measured[row] = self._seen_in_host[row] = True
         except Exception as error:  # noqa: BLE001 - because it would surface in the user's backward()
             self._trouble("measuring a gradient", error)
+
+    def _on_first(self, row: int, parameter: torch.Tensor) -> None:
+        """The first hook of a backward, or one after which others may write to the gradient."""
+        try:
+            gradient = parameter.grad
+            if gradient is not None and not self.under_way:
+                self._begin(row, gradient)
+        except Exception as error:  # noqa: BLE001 - because it would surface in the user's backward()
+            self._trouble("measuring a gradient", error)
+        if self._at_once:
+            self._on_gradient(row, parameter)
+        else:
+            self._late.append(row)
 
     def _on_gradient(self, row: int, parameter: torch.Tensor) -> None:
         try:
@@ -281,14 +319,10 @@ class GradientCapture:
             if row == self._late_row and self.most_is_done is not None:
                 self.most_is_done()
             if self._is_plain[row] and gradient.is_cpu:
-                if (
-                    self._read_beside
-                    and self._is_large[row]
-                    and _is_ours_alone(parameter, gradient)
-                ):
+                if self._read_beside and self._is_large[row] and is_ours_alone(parameter, gradient):
                     self._reading.read(gradient, self._table, row)
                     return
-                if _is_usual(gradient):
+                if is_usual(gradient):
                     sums_of_one(gradient, self._table, row)
                 else:
                     sums_into(gradient, self._numel[row], self._table[row])
@@ -304,7 +338,7 @@ class GradientCapture:
             self._trouble("measuring a gradient", error)
 
     def _wait_for_reader(self) -> None:
-        if not self._reading:
+        if not self._reading.gradients:
             return
         for row, version in self._reading.finish(self._table).items():
             self._measured[row] = self._seen_in_host[row] = True
@@ -323,7 +357,7 @@ class GradientCapture:
 
     def _begin(self, row: int, gradient: torch.Tensor) -> None:
         if self._engine_works:
-            self._late = {}  # of a backward that an exception ended
+            self._late = []  # of a backward that an exception ended
         if self._begins is not None:
             self._begins()
         if self._first is not None and self._first[0] == row and self._first[1]() is not gradient:
@@ -336,6 +370,8 @@ class GradientCapture:
         if self._backwards % _LOOK_FOR_HOOKS == 0:
             self._others_write = self._others_may_write()
         self._backwards += 1
+        hooks = max(map(len, self._registries), default=1)
+        self._at_once = self._others_write or self._vanish or hooks > 1
         self._read_beside = (
             True in self._is_large
             and not self._others_write
@@ -379,20 +415,25 @@ class GradientCapture:
 
     def _measure_late(self, task: int = -1) -> None:
         """Measure the small gradients of a backward together."""
-        late, self._late = self._late, {}
-        addresses, together = [], []
-        for row, gradient in late.items():
+        late, self._late = self._late, []
+        gradients = [self._tensors[row].grad for row in late]
+        places = addresses(gradients, [self._numel[row] for row in late])
+        together = []
+        for row, gradient, place in zip(late, gradients, places, strict=True):
+            if gradient is None:
+                self._vanish = True
+                continue
             self._fired[row] = task
-            if gradient.numel() != self._numel[row] or not gradient.data_ptr():
-                self._measure([row], reduced=False)  # it is no longer what its hook has seen
+            if not place:
+                self._measure([row], reduced=False)
                 continue
             together.append(row)
-            addresses.append(gradient.data_ptr())
             self._measured[row] = self._seen_in_host[row] = True
             self._versions[row] = gradient._version
         if together:
             rows = np.array(together, dtype=np.int64)
-            sums_of_many(np.array(addresses, dtype=np.int64), self._numels, rows, self._table)
+            found = np.array([place for place in places if place], dtype=np.int64)
+            sums_of_many(found, self._numels, rows, self._table)
 
     def _measure_unseen(self, task: int) -> None:
         every_hook = self._fired.count(task) == len(self._fired)
@@ -453,31 +494,10 @@ class GradientCapture:
         sums_into(mine, self._stands_for(row, mine), self._table[row])
         self._measured[row] = self._seen_in_host[row] = True
         self._versions[row] = gradient._version
-        self._late.pop(row, None)
 
     def _stands_for(self, row: int, mine: torch.Tensor) -> int:
         """Elements that this rank's gradient stands for."""
         return mine.numel() if mine.layout == torch.strided else self.parameters[row][0].numel
-
-
-def _is_usual(gradient: torch.Tensor) -> bool:
-    """Whether the compiled function can read a gradient where it lies, in host memory."""
-    return (
-        type(gradient) is torch.Tensor
-        and gradient.is_cpu
-        and gradient.dtype is torch.float32
-        and gradient.layout is torch.strided
-        and gradient.is_contiguous()
-    )
-
-
-def _is_ours_alone(parameter: torch.Tensor, gradient: torch.Tensor) -> bool:
-    """Whether a usual gradient may be read later in this backward than in its hook.
-
-    Not where another hook of the parameter may write to it right after ours: clip it, for one.
-    """
-    hooks: Any = getattr(parameter, "_post_accumulate_grad_hooks", ())
-    return len(hooks) == 1 and _is_usual(gradient)
 
 
 class _EndOfBackward:

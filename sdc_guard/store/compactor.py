@@ -10,7 +10,9 @@ from pathlib import Path
 
 from .atomic import exclusive
 
-SEGMENTS_BETWEEN = 256  # four minutes at a flush a second; readers slow down at a thousand files
+SEGMENTS_BETWEEN = (
+    256  # nine minutes at a flush every two seconds; readers slow down at a thousand files
+)
 _NICENESS = 10  # the training comes first
 _PATIENCE = 60.0  # seconds; a disk that hangs must not keep the script from its end
 

@@ -10,11 +10,18 @@ import pyarrow as pa
 from .atomic import publish
 from .seal_file import read_contents
 from .segment_file import encode
-from .segments import listing, next_number, rank_folder, segment_path
+from .segments import next_number, rank_folder, seals_over, segment_path
 
 
 def publish_rows(
-    run: Path, table: str, rank: int, rows: pa.Table, *, writer: str, rows_before: int
+    run: Path,
+    table: str,
+    rank: int,
+    rows: pa.Table,
+    *,
+    writer: str,
+    rows_before: int,
+    newest: int | None = None,
 ) -> int:
     """Publish rows of `table`; they survive a power cut from then on.
 
@@ -24,6 +31,8 @@ def publish_rows(
         rank: whose rows they are.
         rows: with the columns of the table.
         writer, rows_before: see `segment_file.encode`.
+        newest: number of the segment that this writer published last in that folder, if it knows:
+            then the folder need not be searched for it.
 
     Returns:
         the segment's number.
@@ -36,7 +45,7 @@ def publish_rows(
         raise FileNotFoundError(f"the run's folder {run} is gone")
     folder.mkdir(parents=True, exist_ok=True)
     content = encode(rows, writer=writer, rows_before=rows_before)
-    number = next_number(folder)
+    number = next_number(folder) if newest is None else newest + 1
 
     def write(path: Path) -> None:
         path.write_bytes(content)
@@ -47,8 +56,7 @@ def publish_rows(
         except FileExistsError:  # another process, not quite dead, writes for this rank too
             number += 1
             continue
-        seals = [path for (a, b), path in listing(folder).seals.items() if a <= number <= b]
-        if all(_holds(seal, writer, number) for seal in seals):
+        if all(_holds(seal, writer, number) for seal in seals_over(folder, number)):
             return number
         # others published and sealed this number meanwhile: nobody would look under their seal
         segment_path(folder, number).unlink(missing_ok=True)

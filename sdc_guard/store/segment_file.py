@@ -25,7 +25,7 @@ from .schema import TABLES
 _MARK = b"SDCG"
 _MARK_SIZE = len(_MARK) + 4
 _TAIL = 8  # length of the footer, PAR1
-_LARGEST = 1 << 30  # bytes; a segment holds a second's rows
+_LARGEST = 1 << 30  # bytes; a segment holds the rows of two seconds
 _MOST_ROWS = 1 << 24
 _WRITER = "sdc_guard.writer"
 _ROWS_BEFORE = "sdc_guard.rows_before"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,13 +34,7 @@ class Listing:
         That is the seals that no wider seal covers and the segments that no seal covers.
         """
         spans = {**{(n, n): path for n, path in self.segments.items()}, **self.seals}
-        found, end = {}, -1
-        # of two that begin alike the wider comes first, and of a seal and its only segment the seal
-        for first, last in sorted(spans, key=lambda span: (span[0], -span[1])):
-            if last > end:
-                found[first, last] = spans[first, last]
-                end = last
-        return found
+        return {span: spans[span] for span in _widest(spans)}
 
     def live_segments(self) -> list[Path]:
         """Segments that no seal covers, oldest first."""
@@ -51,12 +46,27 @@ class Listing:
 
     def holes(self) -> list[Span]:
         """Numbers that were used, since later ones were, and that no file has."""
-        found, expected = [], 0
-        for first, last in self.live():
-            if first > expected:
-                found.append((expected, first - 1))
-            expected = last + 1
-        return found
+        return _holes([*((n, n) for n in self.segments), *self.seals])
+
+
+def _widest(spans: Iterable[Span]) -> list[Span]:
+    """Those that cover all numbers which the spans cover, each once, in order."""
+    found, end = [], -1
+    # of two that begin alike the wider comes first
+    for first, last in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if last > end:
+            found.append((first, last))
+            end = last
+    return found
+
+
+def _holes(spans: Iterable[Span]) -> list[Span]:
+    found, expected = [], 0
+    for first, last in _widest(spans):
+        if first > expected:
+            found.append((expected, first - 1))
+        expected = last + 1
+    return found
 
 
 def rank_folder(run: Path, table: str, rank: int) -> Path:
@@ -96,16 +106,22 @@ def listing(folder: Path) -> Listing:
     that took the place of narrower ones meanwhile, or from a listing that was cut short: the
     folder is listed again before a hole is believed.
     """
+    segments, seals = _names(folder)
+    return Listing(
+        {number: folder / name for number, name in segments.items()},
+        {span: folder / name for span, name in seals.items()},
+    )
+
+
+def seals_over(folder: Path, number: int) -> list[Path]:
+    """The seals of a folder that cover a number; a hole is looked at again, as in `listing`."""
     for _ in range(_LISTINGS):
-        segments = _numbered(folder, _SEGMENT)
-        seals = _numbered(folder, _SEAL)
-        found = Listing(
-            {key[0]: path for key, path in segments.items()},
-            {(key[0], key[1]): path for key, path in seals.items() if key[0] <= key[1]},
-        )
-        if not found.holes():
+        names = _listed(folder)
+        segments = _numbered(names, _SEGMENT)
+        seals = _numbered(names, _SEAL)
+        if not _holes([*((n, n) for (n,), _ in segments), *((a, b) for (a, b), _ in seals)]):
             break
-    return found
+    return [folder / name for (first, last), name in seals if first <= number <= last]
 
 
 def next_number(folder: Path) -> int:
@@ -130,14 +146,24 @@ def text(value: object) -> str:
     return "'" + str(value).replace("'", "''") + "'"
 
 
-def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[tuple[int, ...], Path]:
+def _names(folder: Path) -> tuple[dict[int, str], dict[Span, str]]:
+    """Segments and seals by their numbers; names alone, which are far cheaper than paths."""
+    for _ in range(_LISTINGS):
+        segments = {key[0]: name for key, name in _numbered(_listed(folder), _SEGMENT)}
+        found = _numbered(_listed(folder), _SEAL)
+        seals = {(key[0], key[1]): name for key, name in found if key[0] <= key[1]}
+        if not _holes([*((number, number) for number in segments), *seals]):
+            break
+    return segments, seals
+
+
+def _listed(folder: Path) -> list[str]:
     try:
-        names = os.listdir(folder)  # noqa: PTH208 - because names alone are far cheaper than paths
+        return os.listdir(folder)  # noqa: PTH208 - because names alone are far cheaper than paths
     except OSError:  # not there, or a link that leads to itself
-        return {}
+        return []
+
+
+def _numbered(names: list[str], pattern: re.Pattern[str]) -> list[tuple[tuple[int, ...], str]]:
     matches = ((pattern.fullmatch(name), name) for name in names)
-    return {
-        tuple(int(part) for part in match.groups()): folder / name
-        for match, name in matches
-        if match
-    }
+    return [(tuple(int(part) for part in match.groups()), name) for match, name in matches if match]

@@ -1,7 +1,7 @@
 """The writer thread: takes rows from the training thread, publishes them as segments.
 
 The training thread only appends to a bounded queue, and wakes the other one no more than once for
-20 steps: each time that one wakes, both want Python's lock. Whatever goes wrong with the disk stays
+40 steps: each time that one wakes, both want Python's lock. Whatever goes wrong with the disk stays
 in this thread: the rows are kept up to the bound and tried again, and the trouble is counted.
 """
 
@@ -29,8 +29,8 @@ from .schema import TABLES
 
 __all__ = ["Health", "Writer"]
 
-FLUSH_SECONDS = 1.0
-FLUSH_STEPS = 20
+FLUSH_SECONDS = 2.0
+FLUSH_STEPS = 40
 QUEUE_LIMIT = 10_000  # batches of rows waiting for the thread; some minutes of a fast loop
 BACKLOG_LIMIT = 256 * 2**20  # bytes that wait for a disk that refuses them
 _LAST_SECOND = "keeping the last second for after a crash"
@@ -70,6 +70,7 @@ class Writer:
         self._backlog_bytes = 0
         self._name = secrets.token_hex(8)
         self._published: dict[str, int] = {}  # rows by table
+        self._numbers: dict[str, int] = {}  # of the newest segment, by table
         self._steps_queued = 0
         self._awake = threading.Event()
         self._newest: tuple[Any, Any] = None, None  # attempt and step
@@ -296,7 +297,13 @@ class Writer:
         before = self._published.get(table, 0)
         rows = pa.Table.from_batches(waiting, TABLES[table])
         number = publish_rows(
-            self._run, table, self._rank, rows, writer=self._name, rows_before=before
+            self._run,
+            table,
+            self._rank,
+            rows,
+            writer=self._name,
+            rows_before=before,
+            newest=self._numbers.get(table),
         )
-        self._published[table] = before + rows.num_rows
+        self._published[table], self._numbers[table] = before + rows.num_rows, number
         return number

@@ -340,3 +340,73 @@ def test_large_and_small_gradients_are_measured_alike(rng: np.random.Generator) 
         assert found[row]["norm"] == pytest.approx(2 * float(value.double().norm()), rel=1e-6)
     model[0].grad = None
     assert capture.take() == []
+
+
+@pytest.mark.parametrize("numel", [3, 5000], ids=["small", "middle"])
+def test_what_a_later_hook_writes_to_a_gradient_is_not_measured(numel: int) -> None:
+    """A hook of the script may come at any time, also after backwards without one."""
+    model = nn.ParameterList([nn.Parameter(torch.zeros(numel)), nn.Parameter(torch.zeros(2))])
+    capture, troubles = attach(model)
+
+    def backward() -> dict[int, dict[str, float]]:
+        (model[0].sum() + model[1].sum()).backward()
+        found = taken(capture)
+        model.zero_grad()
+        return found
+
+    before = backward()
+
+    def spoil(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.fill_(7.0)
+
+    handle = model[0].register_post_accumulate_grad_hook(spoil)  # type: ignore[no-untyped-call] # torch has no types here
+    assert backward() == before
+    handle.remove()
+    assert backward() == before
+    assert before[0]["norm"] == pytest.approx(np.sqrt(numel))
+    assert troubles == []
+
+
+def test_gradients_of_another_kind_than_was_promised_are_measured_one_by_one() -> None:
+    """The parameter's memory is exchanged for a narrower one after the guard was attached."""
+    model = nn.ParameterList(nn.Parameter(torch.zeros(n)) for n in (3, 5000, 4))
+    capture, troubles = attach(model)
+    for parameter in model[:2]:
+        parameter.data = parameter.data.to(torch.bfloat16)
+    (model[0].sum() * 2 + model[1].sum() * 2 + model[2].sum()).backward()
+    assert model[0].grad is not None
+    assert model[0].grad.dtype is torch.bfloat16
+    found = taken(capture)
+    norms = [found[row]["norm"] for row in range(3)]
+    assert norms == pytest.approx([2 * 3**0.5, 2 * 5000**0.5, 2.0])
+    assert troubles == []
+
+
+def test_gradients_that_the_graph_s_own_hooks_take_over_are_measured() -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 200, bias=False), nn.Linear(200, 100))
+    reference = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    capture, troubles = attach(model)
+    nodes = []
+    for parameter, main in zip(model.parameters(), reference, strict=True):
+
+        def take_over(*_: Any, parameter: nn.Parameter = parameter, main: Any = main) -> None:
+            main.copy_(parameter.grad)
+            parameter.grad = None
+
+        # as trainers do that keep gradients of a wider dtype elsewhere
+        nodes.append(parameter.expand_as(parameter).grad_fn.next_functions[0][0])
+        nodes[-1].register_hook(take_over)
+    for backward in range(3):
+        model(torch.randn(4, 8)).square().sum().backward()
+        if backward == 0:
+            capture.reset()
+            continue  # here it is seen that some are gone by the end
+        seen = taken(capture)
+        capture.reset()
+        assert sorted(seen) == list(range(len(reference)))
+        for row, main in enumerate(reference):
+            exact = main.double().norm().item()
+            assert seen[row]["norm"] == pytest.approx(exact, rel=1e-6), backward
+    assert not troubles

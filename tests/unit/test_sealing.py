@@ -18,7 +18,14 @@ from sdc_guard import RunReader
 from sdc_guard.store import sealing
 from sdc_guard.store.run_file import Attempt, RunFile
 from sdc_guard.store.sealing import GRACE_SECONDS, seal_run
-from sdc_guard.store.segments import next_number, rank_folder, segment_path
+from sdc_guard.store.segments import (
+    listing,
+    next_number,
+    rank_folder,
+    seal_path,
+    seals_over,
+    segment_path,
+)
 from sdc_guard.store.writer import Health, Writer
 
 
@@ -239,3 +246,26 @@ def test_folders_of_other_names_are_passed_over(empty_run: Path) -> None:
     (empty_run / "trace" / "steps" / "rank=00007").write_text("no folder")
     assert len(rows(empty_run)) == 1
     seal_run(empty_run)
+
+
+@given(
+    segments=st.sets(st.integers(0, 12)),
+    seals=st.sets(st.tuples(st.integers(0, 12), st.integers(0, 12))),
+    number=st.integers(0, 12),
+)
+def test_seals_over_a_number_are_those_that_a_listing_has(
+    tmp_path_factory: pytest.TempPathFactory,
+    segments: set[int],
+    seals: set[tuple[int, int]],
+    number: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("folder")
+    for segment in segments:
+        segment_path(folder, segment).touch()
+    for first, last in seals:
+        seal_path(folder, first, last).touch()
+    (folder / ".seg-00000001.parquet.tmp").touch()
+    listed = listing(folder).seals.items()
+    expected = {path for (first, last), path in listed if first <= number <= last}
+    assert set(seals_over(folder, number)) == expected
+    assert expected == {seal_path(folder, a, b) for a, b in seals if a <= number <= b}

@@ -15,7 +15,7 @@ import pytest
 
 from sdc_guard import RunReader
 from sdc_guard.store.health import Health
-from sdc_guard.store.writer import Writer
+from sdc_guard.store.writer import FLUSH_STEPS, Writer
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -136,7 +136,8 @@ def test_a_short_run_of_the_store(tmp_path: Path) -> None:
 def test_a_short_run_at_scale(tmp_path: Path, seed: int) -> None:
     sizes = ["--ranks", 12, "--layers", 5, "--steps", 60, "--seal", "--seed", seed]
     printed, found = run_benchmark("store_scale.py", *sizes, "--json", tmp_path / "scale.json")
-    assert (found["rows"], found["files"]) == (12 * 5 * 60, 12 * 3 * 2)
+    flushes = -(-60 // FLUSH_STEPS)
+    assert (found["rows"], found["files"]) == (12 * 5 * 60, 12 * flushes * 2)
     assert set(found["ways"]) == {"direct", "reader", "sealed"}
     for way in found["ways"].values():
         rank, layer, z = way["answer"][0]

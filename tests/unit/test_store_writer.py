@@ -363,6 +363,30 @@ def test_a_taken_number_is_passed_over(run: Path, monkeypatch: pytest.MonkeyPatc
     assert steps_in(run) == [1, 2]
 
 
+def test_a_folder_is_searched_for_its_newest_number_once(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds hundreds of names, and each second has a segment of several tables."""
+    searched: list[Path] = []
+    real = publishing.next_number
+    monkeypatch.setattr(publishing, "next_number", lambda f: searched.append(f) or real(f))
+    writer = Writer(run, 0, Health())
+    for step in range(5):
+        put(writer, step)
+        assert writer.flush()
+    # somebody else takes the number that would come next
+    folder = rank_folder(run, "steps", 0)
+    taken = segment_path(folder, 5)
+    taken.write_bytes(segment_path(folder, 4).read_bytes())
+    put(writer, 5)
+    writer.close()
+    assert searched == [folder]
+    assert sorted(path.name for path in folder.glob("seg-*")) == [
+        segment_path(folder, number).name for number in range(7)
+    ]
+    assert steps_in(run) == [0, 1, 2, 3, 4, 4, 5]
+
+
 def test_an_append_takes_anything(run: Path, writer: Writer) -> None:
     writer.append("steps")
     writer.append("steps", step=np.array(3), loss=())
