@@ -105,7 +105,6 @@ class GradientCapture:
         self._modules, self._backwards = list(modules), 0
         self._others_write = self._others_may_write()
         self._at_once = False  # each in its hook, as others may write to it after that
-        self._vanish = False  # a hook of the graph takes them over before the backward ends
         self._registries: list[dict[int, Any]] = []  # the hooks of each parameter that has ours
         self._late: list[int] = []  # rows whose hooks fired in the backward under way
         self._trouble = trouble
@@ -175,7 +174,6 @@ class GradientCapture:
             for row in other._late
             if id(other.parameters[row][1]) in places
         ]
-        self._vanish = other._vanish
 
     def remove(self) -> None:
         """Remove the hooks that this object registered, and no others."""
@@ -370,8 +368,7 @@ class GradientCapture:
         if self._backwards % _LOOK_FOR_HOOKS == 0:
             self._others_write = self._others_may_write()
         self._backwards += 1
-        hooks = max(map(len, self._registries), default=1)
-        self._at_once = self._others_write or self._vanish or hooks > 1
+        self._at_once = self._others_write or max(map(len, self._registries), default=1) > 1
         self._read_beside = (
             True in self._is_large
             and not self._others_write
@@ -421,7 +418,6 @@ class GradientCapture:
         together = []
         for row, gradient, place in zip(late, gradients, places, strict=True):
             if gradient is None:
-                self._vanish = True
                 continue
             self._fired[row] = task
             if not place:
