@@ -29,9 +29,9 @@ def read_all(tensors: list[torch.Tensor]) -> np.ndarray[tuple[int, int], np.dtyp
     reading = beside.Reading()
     for row, tensor in enumerate(tensors):
         reading.read(tensor, table, row)
-    assert reading
+    assert reading.gradients
     reading.finish(table)
-    assert not reading
+    assert not reading.gradients
     return table
 
 
