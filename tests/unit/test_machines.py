@@ -131,6 +131,18 @@ def test_a_rank_is_accused_by_exact_comparisons_of_its_own_or_by_its_peers(
         assert accused_rank(reader, 7, proven=proven) == rank
 
 
+def test_a_run_that_has_one_rank_now_had_two_before(tmp_path: Path) -> None:
+    run = two_ranks(tmp_path / "run")
+    replace(RunFile.read(run), world_size=1).write(run)
+    write(run, [alert(3, "gradient_norm", "suspect")])
+    with RunReader(run) as reader:
+        assert accused_rank(reader, 3, proven=False) is None  # every rank's gradient is odd
+    write(run, [alert(3)], rank=1)
+    headline = report_on(run).headline
+    assert headline.machine is not None
+    assert (headline.rank, headline.machine.host) == (1, "node-1")
+
+
 def test_a_report_names_the_machine_of_the_rank_that_alerts_accuse(tmp_path: Path) -> None:
     run = two_ranks(tmp_path / "run")
     write(run, [alert(7)], rank=1)  # of attempt 1, which counts to step 4 only
