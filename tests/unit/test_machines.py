@@ -78,7 +78,8 @@ def test_a_run_of_before_has_the_host_of_rank_0_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "detail",
     ["", "no json", "[]", "3", '{"host": 7}', '{"host": null, "devices": 5}', "[" * 100_000,
-     '{"devices": ["cuda", {"name": 3}, {"uuid": "x"}]}', None],
+     '{"devices": ["cuda", {"name": 3}, {"uuid": "x"}]}',
+     '{"host": "not known: OSError: no name", "devices": "not known: OSError: no"}', None],
 )  # fmt: skip
 def test_a_start_that_says_nothing_usable_is_passed_over(
     detail: str | None, tmp_path: Path
