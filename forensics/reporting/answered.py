@@ -81,7 +81,7 @@ def _answer(reader: TraceReader, steps: int, sessions: Sequence[Told]) -> Headli
     tensors = [] if proven is None else [x.as_dict() for x in solved_at(reader, proven).values()]
     alerts, alert = from_trace.alert_count(reader), first_proven_alert(reader)
     by_trace = of_trace(
-        steps, proven, incidents, alerts, tensors, dtypes, len(reader.damaged), alert
+        steps, proven, incidents, alerts, tensors, dtypes, from_trace.damaged(reader), alert
     )
     if by_session is None:
         return by_trace
