@@ -88,9 +88,10 @@ def panel_text(panel: Panel, overlay: Overlay) -> str:
     """A panel in words, for who does not see it."""
     said = []
     for name, line in panel.lines.items():
-        if line.empty or line.points.empty:
+        drawn = line.points.dropna(subset="value")  # NaN breaks the line
+        if drawn.empty:
             continue
-        values, steps = line.points["value"], line.points["step"]
+        values, steps = drawn["value"], drawn["step"]
         top = int(values.to_numpy().argmax())
         said.append(
             f"{name} from {number_text(float(values.iloc[0]))} to "

@@ -98,7 +98,7 @@ class Tickets:
 
 
 def _hashed(ticket: str) -> bytes:
-    return hashlib.sha256(ticket.encode()).digest()
+    return hashlib.sha256(ticket.encode(errors="surrogatepass")).digest()
 
 
 @st.cache_resource(show_spinner=False)

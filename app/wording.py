@@ -17,9 +17,10 @@ def plain(text: object) -> str:
     """Text that Markdown shows as it is.
 
     Names and messages come from the run's files: an image's address among them would make the
-    browser fetch it.
+    browser fetch it. What no encoding knows, as in names that are no UTF-8, is told as its escape.
     """
-    return _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))
+    encoded = " ".join(str(text).split()).encode(errors="backslashreplace")
+    return _MARKDOWN.sub(r"\\\1", encoded.decode())
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:

@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from sdc_guard.detect.replica_alerts import DETECTOR as REPLICAS
-from sdc_guard.store.machines import Machine, machines
+from sdc_guard.store.machines import Machine, attempt_of, machines
 from sdc_guard.store.trace_reader import TraceReader
 
 # What a rank finds in its own state, by an exact comparison with what it left there itself.
@@ -16,6 +16,10 @@ _ALERTS: Final = """
     SELECT DISTINCT rank, detector, CASE WHEN detector = $replicas OR detector LIKE $peers
         THEN detail END FROM alerts
     WHERE step = $step AND (severity = 'proven') = $proven LIMIT 10000
+"""
+_OTHERS: Final = """
+    SELECT rank FROM every.steps WHERE attempt = $attempt AND rank > 0
+    UNION ALL SELECT rank FROM alerts WHERE step = $step AND rank > 0 LIMIT 1
 """
 
 
@@ -29,11 +33,18 @@ def accused_rank(reader: TraceReader, step: int, *, proven: bool) -> int | None:
         step: whose alerts.
         proven: by exact comparisons; else by comparisons with peers, which suspect.
     """
-    if reader.run_file.world_size == 1:
+    if ran_alone(reader, step):
         return 0
     asked = {"step": step, "proven": proven, "replicas": REPLICAS, "peers": f"{_PEERS}%"}
     ranks = {_of(*row, proven=proven) for row in reader.rows(_ALERTS, asked)} - {None}
     return ranks.pop() if len(ranks) == 1 else None
+
+
+def ran_alone(reader: TraceReader, step: int) -> bool:
+    """Whether rank 0 was the only one at a step: a resume may have fewer ranks than before it."""
+    if reader.run_file.world_size > 1:
+        return False
+    return not reader.rows(_OTHERS, {"attempt": attempt_of(reader, step), "step": step})
 
 
 def machine_of(reader: TraceReader, step: int, rank: int | None) -> Machine | None:

@@ -93,7 +93,8 @@ def _counts(numbers: pd.Series) -> list[str]:
 
 def _z_texts(z: np.ndarray, unjudged: np.ndarray) -> list[str]:
     """As `_z_text`; of tens of thousands few differ in two decimals."""
-    values, place = np.unique(np.where(unjudged, np.nan, np.round(z, 2)), return_inverse=True)
+    # 0.0 makes zero of -0.0
+    values, place = np.unique(np.where(unjudged, np.nan, np.round(z, 2) + 0.0), return_inverse=True)
     texts = [_z_text(float(value)) for value in values]
     return [texts[at] for at in place]
 

@@ -147,7 +147,9 @@ def scans_of(run: str) -> Scans:
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
-def kept_extent(run: str, version: int, _reader: TraceReader) -> queries.Extent | None:
+def kept_extent(
+    run: str, attempt: int | None, version: int, _reader: TraceReader
+) -> queries.Extent | None:
     """What there is of layers' statistics in a version of a run: it takes a pass over all rows."""
     return queries.extent(_reader)
 

@@ -204,7 +204,7 @@ def show() -> None:
     answer(reader)
     step, layer, rank, statistic = controls(reader, names, newest)
     version = st.session_state.get("shown", source.version())
-    extent = kept_extent(str(source.location), version, reader)
+    extent = kept_extent(str(source.location), reader.attempt, version, reader)
     if extent is None or not names:
         st.info(
             "No statistics of layers are recorded: the guard saw no gradients yet, or the files "

@@ -13,7 +13,7 @@ from typing import Final
 from sdc_guard.lake.location import is_lake, without_password
 from sdc_guard.store.trace_reader import TraceReader
 
-from ..accused import accused_rank, machine_of
+from ..accused import accused_rank, machine_of, ran_alone
 from ..checkpoint import Checkpoint
 from ..proven_alerts import first_proven_alert
 from ..recorded import solved_at
@@ -81,7 +81,7 @@ def _answer(reader: TraceReader, steps: int, sessions: Sequence[Told]) -> Headli
     tensors = [] if proven is None else [x.as_dict() for x in solved_at(reader, proven).values()]
     alerts, alert = from_trace.alert_count(reader), first_proven_alert(reader)
     by_trace = of_trace(
-        steps, proven, incidents, alerts, tensors, dtypes, len(reader.damaged), alert
+        steps, proven, incidents, alerts, tensors, dtypes, from_trace.damaged(reader), alert
     )
     if by_session is None:
         return by_trace
@@ -95,6 +95,6 @@ def _with_machine(reader: TraceReader, answer: Headline) -> Headline:
     step, rank = answer.first_corrupt, answer.rank
     if step is None or answer.kind == STORED_BYTES or answer.source == "checkpoints":
         return answer
-    if rank is None and (answer.source == "alerts" or reader.run_file.world_size == 1):
+    if rank is None and (answer.source == "alerts" or ran_alone(reader, step)):
         rank = accused_rank(reader, step, proven=answer.proven)
     return replace(answer, rank=rank, machine=machine_of(reader, step, rank))

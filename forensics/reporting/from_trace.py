@@ -49,6 +49,8 @@ _CLEAN: Final = """
     HAVING bool_or(status = 'clean') AND NOT bool_or(status IN ('suspect', 'corrupt'))
     ORDER BY step, path
 """
+# a step has a row at most in each of them, or none
+_FEW_ROWS: Final = ("steps", "shadow", "alerts", "incidents", "events", "checkpoints")
 _PROVEN: Final = "SELECT min(step) FROM alerts WHERE severity = 'proven'"
 
 
@@ -109,6 +111,16 @@ def _changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[tuple[str, An
 def blind(reader: TraceReader) -> tuple[tuple[int, str, str], ...]:
     """What the guard told that it cannot see."""
     return tuple(reader.rows(_BLIND))
+
+
+def damaged(reader: TraceReader) -> int:
+    """How many files of the trace cannot be read.
+
+    A block of a file is known to be damaged when it is read: of tables that have few rows all are.
+    """
+    for table in _FEW_ROWS:
+        reader.rows(f"SELECT bit_xor(hash(t)) FROM every.{table} AS t")
+    return len(reader.damaged)
 
 
 def clean_checkpoints(reader: TraceReader) -> list[tuple[int, str]]:

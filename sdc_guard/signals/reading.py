@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 Part = Callable[[], Any]
+
+NOT_KNOWN: Final = "not known: "  # before the reason, in place of a value
 
 
 def read(parts: Mapping[str, Part]) -> dict[str, Any]:
@@ -18,4 +20,4 @@ def _value(part: Part) -> Any:
         return part()
     except Exception as error:  # noqa: BLE001 - because a setting may refuse in any way
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return f"not known: {reason[:160]}"
+        return f"{NOT_KNOWN}{reason[:160]}"

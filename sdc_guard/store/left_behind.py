@@ -145,7 +145,9 @@ def fold(run: Path, rank: int | None = None) -> int:
             if went_round(content):
                 beside = _beside(run, of_rank, path, numel)
                 events = _lost(run, of_rank, tables, beside, run_file.first_steps)
-                tables |= {} if events is None else {"events": events}
+                if events is not None:  # first: published steps do not show what was lost any more
+                    others = {name: rows for name, rows in tables.items() if name != "events"}
+                    tables = {"events": events, **others}
             for table, rows in tables.items():
                 new = _new(run, table, of_rank, rows)
                 if new.num_rows:

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from ..signals.reading import NOT_KNOWN
 from .lineage import lineage
 from .trace_reader import TraceReader
 
@@ -115,4 +116,4 @@ def _machine(rank: int, attempt: int, text: str) -> Machine:
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    return value if isinstance(value, str) and value and not value.startswith(NOT_KNOWN) else None

@@ -2,8 +2,9 @@
 
 A ring keeps what the writer thread has not published. Where the thread falls behind by more than
 the ring holds, and the process is killed just then, the oldest of it is lost. It shows afterwards:
-each step of a process was in its ring once, and the ring went round; a step up to the newest there
-that is neither in it nor in a file was written over.
+each step of a process was in its ring once, and the ring went round; a step after the newest in a
+file, up to the newest in the ring, that is not there was written over. A step that is missing among
+those in files is not the ring's loss: they are published in their order.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from .schema import TABLES
 KIND: Final = "steps lost"  # of an event, at the first step that was lost
 _NAMED: Final = 3  # ranges of steps that its text names
 
+_PUBLISHED: Final = "SELECT max(step) FROM ({published}) WHERE attempt = $attempt"
 _GAPS: Final = """
     SELECT step + 1, next - 1 FROM (
         SELECT step, lead(step) OVER (ORDER BY step) AS next FROM (
-            SELECT DISTINCT step FROM ({known}) WHERE attempt = $attempt AND step <= $newest
+            SELECT DISTINCT step FROM held_steps
+            WHERE attempt = $attempt AND step BETWEEN $last AND $newest
+            UNION SELECT $last
         )
     ) WHERE next - 1 > step ORDER BY step
 """
-_FIRST: Final = "SELECT min(step) FROM ({known}) WHERE attempt = $attempt"
 
 
 def lost_steps(
@@ -54,21 +57,29 @@ def lost_steps(
     if attempt is None:
         return None
     newest = pc.max(steps.filter(pc.equal(steps.column("attempt"), attempt)).column("step"))
-    asked = {"attempt": attempt, "newest": newest.as_py()}
+    last = _last_published(connection, attempt, published)
+    if last is None:
+        last = first_steps.get(attempt, 0) - 1
+    asked = {"attempt": attempt, "last": last, "newest": newest.as_py()}
     held = pa.Table.from_batches([steps, *beside]).select(["attempt", "step"])
     connection.register("held_steps", held)
     try:
-        known = "SELECT attempt, step FROM held_steps"
-        for select in published:
-            known += f" UNION ALL SELECT attempt, step FROM ({select})"
-        gaps = connection.execute(_GAPS.format(known=known), asked).fetchall()
-        first = connection.execute(_FIRST.format(known=known), {"attempt": attempt}).fetchall()
+        gaps = connection.execute(_GAPS, asked).fetchall()
     finally:
         connection.unregister("held_steps")
-    began = first_steps.get(attempt)
-    if began is not None and began < first[0][0]:
-        gaps = [(began, first[0][0] - 1), *gaps]
     return _event(attempt, gaps) if gaps else None
+
+
+def _last_published(
+    connection: duckdb.DuckDBPyConnection, attempt: int, published: Sequence[str]
+) -> int | None:
+    if not published:
+        return None
+    every = " UNION ALL ".join(f"SELECT attempt, step FROM ({select})" for select in published)
+    asked = {"attempt": attempt}
+    found: int | None
+    (found,) = connection.execute(_PUBLISHED.format(published=every), asked).fetchall()[0]
+    return found
 
 
 def _event(attempt: int, gaps: Sequence[tuple[int, int]]) -> pa.RecordBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from sdc_guard.store.opening import open_run
 from sdc_guard.store.run_file import RunFile
 
 Open = Callable[..., AppTest]
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_runs" / "recorded"
 
 
 @pytest.fixture
@@ -198,6 +200,22 @@ def test_the_answer_is_the_reports_and_takes_no_pass_over_the_digests(
         assert known.last == report.recorded.last
         assert asked
         assert not [q for q in asked if re.search(r"FROM (digests|layers)", q)]
+
+
+@pytest.mark.parametrize("table", ["checkpoints", "events", "shadow", "steps"])
+def test_a_damaged_block_keeps_the_answer_from_clean(tmp_path: Path, table: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(SAMPLES / "clean", run)
+    (seal,) = (run / "trace" / table).rglob("*.duckdb")
+    content = bytearray(seal.read_bytes())
+    for place in range(3 * 4096, len(content), 4096):  # behind the headers
+        content[place + 100] ^= 1
+    seal.write_bytes(content)
+    with RunReader(run) as reader:
+        known = answer_at(str(run), reader)
+    report = report_at(str(run), None, 0.0, open_run)
+    assert known.headline == report.headline
+    assert known.headline.state == "unknown"
 
 
 def test_no_file_is_made_before_it_is_asked_for(

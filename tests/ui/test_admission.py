@@ -209,3 +209,7 @@ def test_a_tab_with_a_ticket_is_let_in_unless_its_link_has_a_wrong_token(
     tested = opened(**link)
     assert ("✖ Corrupt" in seen(tested)) is is_shown
     assert ("This is not the token." in seen(tested)) is not is_shown
+
+
+def test_what_is_no_text_is_no_ticket() -> None:
+    assert not Tickets().take("\udcff")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import altair as alt
@@ -49,6 +50,13 @@ def test_a_panel_and_the_lane_in_words() -> None:
         "loss",
         "Alerts, checkpoints and events",
     ]
+
+
+def test_a_value_that_breaks_the_line_is_not_in_the_words() -> None:
+    broken = Panel("loss", {"a": curve([math.nan, 3.0, math.nan, 2.0]), "b": curve([math.nan])})
+    assert panel_text(broken, OVERLAY) == (
+        "loss over steps 1 to 20,000: a from 3 to 2, at most 3 at step 2."
+    )
 
 
 def test_no_label_makes_one_chart_of_the_timeline_narrower_than_the_next() -> None:

@@ -114,6 +114,31 @@ def test_what_is_kept_for_heatmaps_is_of_one_attempt(resumed: Path) -> None:
     assert ends == [45, 40, 45]
 
 
+def test_what_is_recorded_is_kept_for_each_attempt(
+    resumed: Path, tmp_path: Path, open_locate: Open
+) -> None:
+    app = open_locate(resumed, **CELL)
+    assert "the run has grown" not in said(app.selectbox(key="attempt").set_value("1").run())
+    again = make_run(tmp_path / "again", starts=(1, 1))
+    with Trace(again) as trace:
+        trace.steps(1, 20)
+    app = open_locate(again)
+    assert "No statistics of layers are recorded" in said(app)
+    app.selectbox(key="attempt").set_value("1").run()
+    assert "No statistics of layers are recorded" not in said(app)
+
+
+def test_a_host_whose_name_is_no_text_is_shown_by_its_escape(
+    tmp_path: Path, open_locate: Open
+) -> None:
+    run = make_run(tmp_path / "run")
+    with Trace(run) as trace:
+        trace.start(1, "n\udcff")
+        trace.steps(1, 20)
+    table = open_locate(run, step="9", layer=NAMES[1]).table[0].value
+    assert table["host"][0] == r"n\\udcff"  # as Markdown: a backslash stands before each
+
+
 def test_one_attempt_needs_no_choice(tmp_path: Path, open_locate: Open) -> None:
     app = open_locate(corrupt_run(tmp_path / "run"), step="27", layer=NAMES[1], attempt="3")
     assert "attempt" not in [one.key for one in app.selectbox]

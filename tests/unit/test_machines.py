@@ -78,7 +78,8 @@ def test_a_run_of_before_has_the_host_of_rank_0_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "detail",
     ["", "no json", "[]", "3", '{"host": 7}', '{"host": null, "devices": 5}', "[" * 100_000,
-     '{"devices": ["cuda", {"name": 3}, {"uuid": "x"}]}', None],
+     '{"devices": ["cuda", {"name": 3}, {"uuid": "x"}]}',
+     '{"host": "not known: OSError: no name", "devices": "not known: OSError: no"}', None],
 )  # fmt: skip
 def test_a_start_that_says_nothing_usable_is_passed_over(
     detail: str | None, tmp_path: Path
@@ -129,6 +130,18 @@ def test_a_rank_is_accused_by_exact_comparisons_of_its_own_or_by_its_peers(
         write(run, rows, rank=of)
     with RunReader(run) as reader:
         assert accused_rank(reader, 7, proven=proven) == rank
+
+
+def test_a_run_that_has_one_rank_now_had_two_before(tmp_path: Path) -> None:
+    run = two_ranks(tmp_path / "run")
+    replace(RunFile.read(run), world_size=1).write(run)
+    write(run, [alert(3, "gradient_norm", "suspect")])
+    with RunReader(run) as reader:
+        assert accused_rank(reader, 3, proven=False) is None  # every rank's gradient is odd
+    write(run, [alert(3)], rank=1)
+    headline = report_on(run).headline
+    assert headline.machine is not None
+    assert (headline.rank, headline.machine.host) == (1, "node-1")
 
 
 def test_a_report_names_the_machine_of_the_rank_that_alerts_accuse(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -19,8 +20,10 @@ from reported import report_on
 
 from app.queries import coverage
 from sdc_guard import RunReader
+from sdc_guard.store import left_behind
 from sdc_guard.store.left_behind import fold
 from sdc_guard.store.overrun import KIND
+from sdc_guard.store.publishing import publish_rows
 from sdc_guard.store.ring import Ring, frames, ring_folder, rings, went_round
 from sdc_guard.store.row_frames import row_frame
 from sdc_guard.store.run_file import Attempt, RunFile
@@ -45,7 +48,7 @@ def leave(run: Path, steps: range, *, rank: int = 0, attempt: int = 1) -> set[in
     return set(steps) - {int(frame[3]["step"]) for frame in held if frame[1] == "steps"}
 
 
-def publish(run: Path, steps: range, *, rank: int = 0, attempt: int = 1) -> None:
+def publish(run: Path, steps: Iterable[int], *, rank: int = 0, attempt: int = 1) -> None:
     writer = Writer(run, rank, Health())
     for step in steps:
         writer.append("steps", attempt=attempt, step=step, loss=0.5)
@@ -112,6 +115,17 @@ def test_a_gap_before_a_ring_that_did_not_go_round_is_not_its_loss(empty_run: Pa
         ]
 
 
+@pytest.mark.parametrize("steps", [[*range(50), *range(51, 410)], range(5, 410)])
+def test_a_step_that_was_not_recorded_is_not_the_rings_loss(
+    steps: Iterable[int], empty_run: Path
+) -> None:
+    publish(empty_run, steps)
+    leave(empty_run, range(400, 420))
+    leave(empty_run, range(50, 420))
+    with RunReader(empty_run) as reader:
+        assert reader.rows(EVENTS) == []
+
+
 def test_nothing_published_counts_from_the_attempts_first_step(empty_run: Path) -> None:
     known = RunFile.read(empty_run)
     replace(known, attempts=(*known.attempts, Attempt(2, 100, 1.0))).write(empty_run)
@@ -173,6 +187,29 @@ def test_a_fold_that_was_killed_before_its_end_tells_it_once(
         with RunReader(empty_run) as reader:
             assert reader.rows(EVENTS) == [(1, 20, 0, told)]
         fold(empty_run)
+
+
+def test_a_fold_that_was_killed_between_two_tables_tells_it_all_the_same(
+    empty_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(empty_run, range(20))
+    told = lost(leave(empty_run, range(20, 420)))
+    done: list[str] = []
+
+    def twice(run: Path, table: str, *rest: Any, **named: Any) -> int:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(table)
+        return publish_rows(run, table, *rest, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(left_behind, "publish_rows", twice)
+        with pytest.raises(KeyboardInterrupt):
+            fold(empty_run)
+    assert "steps" in done
+    fold(empty_run)
+    with RunReader(empty_run) as reader:
+        assert reader.rows(EVENTS) == [(1, 20, 0, told)]
 
 
 STARVED = """
