@@ -133,7 +133,8 @@ def show() -> None:
     commands(found)
     grounds(found)
     downloads(source)
-    st.caption(plain(f"As of {utc_text(dated.made)}."))
+    unread = "Damage to the rows of layers and digests is told by the report, which reads them all."
+    st.caption(plain(f"As of {utc_text(dated.made)}. {unread}"))
     if kept.lags(version):
         st.session_state["answer lags"] = True
         st.fragment(run_every=_AGAIN)(look_again)()

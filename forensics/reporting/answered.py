@@ -54,6 +54,8 @@ def answered(
 ) -> Answered:
     """The answer of the report of a run that a guard recorded; the same as the report's.
 
+    But for damage to the rows of layers and digests, which it does not read and so cannot tell of.
+
     Args:
         reader: of the run.
         place: its folder, or its location in a lake.
