@@ -115,7 +115,7 @@ class Alert:
 class Checkpoint:
     """One checkpoint; `bytes` is its size. `deleted`: what was saved is not there any more.
 
-    `convicted`: what makes it suspect was proven after it was saved.
+    `convicted`: that it is suspect was proven after it was saved, whatever it was then.
     """
 
     step: int

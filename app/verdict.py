@@ -136,10 +136,10 @@ def _doubts(
 
 
 def _how_suspect(held: Sequence[Checkpoint]) -> str:
-    later = sum(one.convicted for one in held)
-    if not later:
+    proven = sum(one.convicted for one in held)
+    if not proven:
         return "held back as suspect"
-    return "suspect by a later proof" if later == len(held) else "suspect, some by a later proof"
+    return "suspect by a proof" if proven == len(held) else "suspect, some by a proof"
 
 
 def _gaps(covered: Coverage) -> tuple[str, ...]:

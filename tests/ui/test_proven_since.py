@@ -60,7 +60,7 @@ def test_the_cards_say_what_restore_says(proven: Callable[[str], Path], open_pag
     assert (shown["First bad step"], shown["Last clean checkpoint"]) == ("88", "80")
     text = said(app)
     assert "4 clean, 1 suspect; first trouble in (80, 100]" in text
-    assert "1 checkpoint suspect by a later proof, the first of step 100." in text
+    assert "1 checkpoint suspect by a proof, the first of step 100." in text
     # no memory and no arithmetic was wrong
     assert "a step was trained on another batch than its replay (data or software)" in text
     assert "an exact comparison found a change" not in text
