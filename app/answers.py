@@ -123,7 +123,8 @@ def which(kept: Sequence[Checkpoint]) -> Said:
     if not kept:
         return Said("unknown", f"{text}, and it has no checkpoint to search.")
     if between:
-        about = f"{text}: that is what the guard knew when they were saved."
+        since = ", and what was proven since" if any(one.convicted for one in kept) else ""
+        about = f"{text}: that is what the guard knew when they were saved{since}."
         return Said("suspect", between[0], (about,))
     said = "The guard held none back when they were saved; what happened to the files since, a "
     return Said("unknown", f"{text}.", (said + "search tells.",))

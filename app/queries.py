@@ -10,6 +10,7 @@ import pandas as pd
 from forensics.watched import Watch
 from sdc_guard.store.trace_reader import TraceReader
 
+from .convicted import since_saved
 from .details import detail_of
 from .records import STATUSES, Alert, Checkpoint, Counted, Coverage, Incident, Newest
 
@@ -187,8 +188,11 @@ def layer_of_alert(reader: TraceReader, step: int | None) -> str:
 
 
 def checkpoints(reader: TraceReader) -> list[Checkpoint]:
-    """All checkpoints, by step, those too whose files are not there any more."""
-    return [
+    """All checkpoints, by step, those too whose files are not there any more.
+
+    Each with what was proven of it since it was saved.
+    """
+    found = [
         Checkpoint(
             step,
             path or "",
@@ -200,6 +204,7 @@ def checkpoints(reader: TraceReader) -> list[Checkpoint]:
         )
         for step, path, kind, size, status, reason in reader.rows(_CHECKPOINTS)
     ]
+    return since_saved(reader.run, found)
 
 
 def _deleted(run: Path, path: str) -> bool:

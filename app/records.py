@@ -113,7 +113,10 @@ class Alert:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint; `bytes` is its size. `deleted`: what was saved is not there any more."""
+    """One checkpoint; `bytes` is its size. `deleted`: what was saved is not there any more.
+
+    `convicted`: that it is suspect was proven after it was saved, whatever it was then.
+    """
 
     step: int
     path: str
@@ -122,6 +125,7 @@ class Checkpoint:
     status: str
     reason: str
     deleted: bool = False
+    convicted: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from forensics.journal import Session
 from forensics.wording import sentence
 
 from .records import Incident
+
+BATCH: Final = "batch"  # class of what goes wrong where a step was given other data
 
 _DEFAULTS: dict[str, Any] = {
     "schema": {"name": "sdc-bisect.run", "version": 1},
@@ -23,6 +25,7 @@ _DEFAULTS: dict[str, Any] = {
     "rank": None,
     "watched": None,
     "finished": None,
+    "more_tensors": 0,
 }
 
 
@@ -39,6 +42,9 @@ class SessionResult:
         tensors: what differs, as stored: name, index, bits, before, after.
         verdict: of a verification, which rung of the replay ladder it reached; else None.
         finished: seconds since the epoch, or None when that was not stored.
+        kind: class of the fault; None where none is named.
+        is_replay: whether steps were replayed, and not checkpoints searched.
+        more_tensors: how many differ beside those of `tensors`.
     """
 
     session: str
@@ -50,6 +56,9 @@ class SessionResult:
     tensors: tuple[dict[str, Any], ...] = ()
     verdict: str | None = None
     finished: float | None = None
+    kind: str | None = None
+    is_replay: bool = False
+    more_tensors: int = 0
 
     @property
     def readable(self) -> bool:
@@ -111,6 +120,9 @@ def _parsed(session: Session, attempts: int) -> SessionResult:
             tensors=tuple(dict(tensor) for tensor in content["tensors"]),
             verdict=str(content["verdict"]) if verify and content["verdict"] else None,
             finished=None if content["finished"] is None else float(content["finished"]),
+            kind=None if content["class"] is None else str(content["class"]),
+            is_replay=verify,
+            more_tensors=int(content["more_tensors"] or 0),
         )
     except (KeyError, TypeError, ValueError):
         return SessionResult(name)

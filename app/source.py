@@ -11,6 +11,7 @@ from pathlib import Path
 import duckdb
 import streamlit as st
 
+from sdc_guard.archive.convictions import FILE as CONVICTIONS
 from sdc_guard.errors import RunFormatError, SdcGuardError
 from sdc_guard.lake.location import is_lake, parse
 from sdc_guard.store.opening import open_run
@@ -147,7 +148,10 @@ def _started(reader: TraceReader) -> float | None:
 
 def _published(run: Path) -> Iterator[tuple[str, int]]:
     """Name and modification time of each file that readers may see."""
-    for path in (run / "run.json", *(run / "bisect").glob("*/result.json"), *left_rings(run)):
+    # what a replay proved stands apart: to take it back, its line is deleted
+    proven = run / "archive" / CONVICTIONS
+    results = (run / "bisect").glob("*/result.json")
+    for path in (run / "run.json", proven, *results, *left_rings(run)):
         try:
             yield str(path), path.stat().st_mtime_ns
         except OSError:

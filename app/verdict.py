@@ -9,7 +9,7 @@ from typing import Final, Literal
 from forensics.watched import percent
 
 from .records import Checkpoint, Coverage, Incident
-from .sessions import SessionResult
+from .sessions import BATCH, SessionResult
 from .wording import count, span_text
 
 State = Literal["clean", "suspect", "corrupt", "unknown"]
@@ -49,7 +49,11 @@ def judge(
     proof = _proof(covered, incidents, checkpoints, results)
     doubts = _doubts(covered, incidents, checkpoints, results)
     if proof:
-        return Verdict("corrupt", "Corrupt: an exact comparison found a change.", (*proof, *doubts))
+        found = "an exact comparison found a change."
+        if len(proof) == 1 and _of_batches_alone(results):
+            # what the model and its device computed is what they were given
+            found = "a step was trained on another batch than its replay (data or software)."
+        return Verdict("corrupt", f"Corrupt: {found}", (*proof, *doubts))
     if doubts:
         headline = "Suspect: nothing is proven."
         return Verdict("suspect", headline, (*doubts, *_gaps(covered)))
@@ -88,6 +92,11 @@ def _proof(
     return lines
 
 
+def _of_batches_alone(results: Sequence[SessionResult]) -> bool:
+    proven = [result for result in results if result.accuses and result.proven]
+    return bool(proven) and all(result.kind == BATCH for result in proven)
+
+
 def _first(incident: Incident) -> str:
     text = str(incident.evidence.get("first") or f"step {incident.opened}: proven")
     return text[:1].upper() + text[1:]
@@ -111,7 +120,7 @@ def _doubts(
     held = [checkpoint for checkpoint in checkpoints if checkpoint.status == "suspect"]
     if held:
         lines.append(
-            f"{count(len(held), 'checkpoint')} held back as suspect, "
+            f"{count(len(held), 'checkpoint')} {_how_suspect(held)}, "
             f"the first of step {held[0].step:,}."
         )
     if covered.shadow_unequal:
@@ -124,6 +133,13 @@ def _doubts(
         for result in [r for r in results if r.accuses and not r.proven][-1:]
     ]
     return lines
+
+
+def _how_suspect(held: Sequence[Checkpoint]) -> str:
+    proven = sum(one.convicted for one in held)
+    if not proven:
+        return "held back as suspect"
+    return "suspect by a proof" if proven == len(held) else "suspect, some by a proof"
 
 
 def _gaps(covered: Coverage) -> tuple[str, ...]:

@@ -14,12 +14,15 @@ MAX_ROWS: Final = 300
 _JUDGES: Final = {"trace": "the record", "user": "a user", "command": "a command"}
 
 
-def probe_table(told: Told, events: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+def probe_table(
+    told: Told, events: Iterable[Mapping[str, Any]], convicted: Collection[int] = ()
+) -> dict[str, list[str]]:
     """The columns of the table, harmless as Markdown; at most MAX_ROWS, the newest.
 
     Args:
         told: the session.
         events: of its journal: they say what was read.
+        convicted: steps of the checkpoints that were proven suspect after they were saved.
     """
     sizes = _sizes(events)
     rows = list(enumerate(told.judged, 1))[-MAX_ROWS:]
@@ -27,11 +30,18 @@ def probe_table(told: Told, events: Iterable[Mapping[str, Any]]) -> dict[str, li
         "order": [str(number) for number, _ in rows],
         "checkpoint": [f"step {one.step:,}" for _, one in rows],
         "judged by": [plain(_JUDGES.get(one.by, one.by)) or "–" for _, one in rows],
-        "answer": [f"{ANSWERS.get(one.verdict, '?')} {plain(one.verdict)}" for _, one in rows],
+        "answer": [_answer(one, convicted) for _, one in rows],
         "evidence": [plain(one.reason) for _, one in rows],
         "seconds": [plain(number_text(one.seconds)) for _, one in rows],
         "size": [size_text(sizes.get((one.step, one.by))) for _, one in rows],
     }
+
+
+def _answer(one: Judged, convicted: Collection[int]) -> str:
+    said = f"{ANSWERS.get(one.verdict, '?')} {plain(one.verdict)}"
+    # its bytes may well be those of the trace: a step before it computed them wrong
+    is_doubted = one.verdict == "clean" and one.step in convicted
+    return f"{said}; ▲ suspect by a proof" if is_doubted else said
 
 
 def cost_line(told: Told, events: Iterable[Mapping[str, Any]]) -> str:

@@ -65,12 +65,13 @@ def answer_of(told: Told, dtypes: Mapping[str, str]) -> Answer | None:
 
 
 def answer_table(tensors: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The tensors that differ, harmless as Markdown."""
+    """The tensors that differ, harmless as Markdown; a column that says nothing is left out."""
     rows = [tensor_cells(dict(one)) for one in tensors]
-    return {
+    columns = {
         head: [plain(bits_text(row[place])) or "–" for row in rows]
         for place, head in enumerate(TENSOR_HEADS)
     }
+    return {head: cells for head, cells in columns.items() if set(cells) != {"–"}}
 
 
 def _step(step: int | None, without: str) -> str:

@@ -68,7 +68,7 @@ def state_line(search: Search) -> None:
         st.warning("The run was started again since: this is about the run as it was.")
 
 
-def asked(search: Search) -> None:
+def asked(search: Search, kept: list[Checkpoint]) -> None:
     """The search's table."""
     found = replays(search.events)
     if found or search.command == "verify":
@@ -78,7 +78,8 @@ def asked(search: Search) -> None:
     if not search.told.judged:
         st.write("No checkpoint is judged yet.")
         return
-    st.table(probe_table(search.told, search.events), hide_index=True)
+    convicted = {one.step for one in kept if one.convicted}
+    st.table(probe_table(search.told, search.events, convicted), hide_index=True)
     if len(search.told.judged) > MAX_ROWS:
         st.caption(f"The newest {MAX_ROWS} of {count(len(search.told.judged), 'judging')}.")
     st.caption(plain(cost_line(search.told, search.events)) + ".")
@@ -168,7 +169,7 @@ def session(reader: TraceReader, name: str) -> None:
         if search.told.result is not None and search.told.result["tensors"]:
             st.table(answer_table(search.told.result["tensors"]), hide_index=True)
     with course:
-        asked(search)
+        asked(search, queries.checkpoints(reader))
 
 
 def unsearched(reader: TraceReader) -> None:
@@ -192,14 +193,14 @@ def in_a_lake(reader: TraceReader) -> None:
 
 
 def when_saved(kept: list[Checkpoint]) -> None:
-    """The checkpoints as they were judged when they were saved."""
+    """The checkpoints as they were judged when they were saved, with what was proven since."""
     if kept:
         st.subheader("Checkpoints", anchor=False)
         shown = kept[: -MAX_ROWS - 1 : -1]  # the newest first
         st.table(
             {
                 "step": [f"{x.step:,}" for x in shown],
-                "when it was saved": [status_text(x) for x in shown],
+                "status": [status_text(x) for x in shown],
                 "reason": [plain(x.reason) or "–" for x in shown],
             },
             hide_index=True,

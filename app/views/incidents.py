@@ -18,10 +18,10 @@ from app import (
 )
 from app.answers import rank_of
 from app.fleet_table import fleet_table
+from app.searching.search_answer import answer_table
 from app.source import current_run, current_source
 from app.verdict import judge
 from app.wording import (
-    bits_text,
     bracket_text,
     count,
     place_text,
@@ -148,15 +148,14 @@ def bisect_results(found: list[sessions.SessionResult]) -> None:
         note = "" if result.current else "It is about the run before it was started again."
         said = (plain(text) for text in (result.sentence, when, note) if text)
         st.write(f"{name}: {' '.join(said)}")
-        if result.tensors:
-            keys = ("kind", "name", "index", "bits", "before", "after")
-            st.table(
-                {
-                    key: [plain(bits_text(x.get(key))) or "–" for x in result.tensors]
-                    for key in keys
-                },
-                hide_index=True,
-            )
+        differing = len(result.tensors) + result.more_tensors
+        if result.kind == sessions.BATCH and result.tensors:
+            left = count(differing, "tensor")
+            st.caption(f"What the step left differs with its batch: {left}.")
+        elif result.tensors:
+            st.table(answer_table(result.tensors), hide_index=True)
+            if result.more_tensors:
+                st.caption(f"The first {len(result.tensors)} of {count(differing, 'tensor')}.")
 
 
 def share_text(covered: records.Coverage) -> str:

@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import address, answer_box, answers, drawing, navigation, queries
+from app import address, answer_box, answers, drawing, navigation, proof, queries, sessions
 from app.follow import follow
 from app.locating import (
     attempt_choice,
@@ -30,6 +30,7 @@ from app.locating.scans import (
 )
 from app.locating.statistics_sql import STATISTICS, Statistic
 from app.palette import palette_of
+from app.records import Incident
 from app.source import current_source
 from app.wording import count, plain, span_text
 from sdc_guard.store.trace_reader import TraceReader
@@ -37,7 +38,7 @@ from sdc_guard.store.trace_reader import TraceReader
 _CHART = "locate heatmap"
 _ALERTS = 50  # of an incident, looked through for the one to show
 _SIGNS = (("proven", "◆", "a proven alert"), ("statistical", "▼", "an alert from statistics"))
-_SHOW_CELL = "Show this cell"
+_SHOW_CELL, _SHOW_STEP = "Show this cell", "Show this step"
 
 
 def controls(
@@ -182,10 +183,23 @@ def about_z(statistic: Statistic, whole: Scan) -> str:
     )
 
 
-def answer(reader: TraceReader) -> None:
-    """Which layer and rank, by the alerts; and the way to that cell."""
+def answer(reader: TraceReader, *, is_newest: bool) -> None:
+    """Which layer and rank, by a replay or else by the alerts; and the way to that cell.
+
+    Args:
+        reader: of the attempt that is looked at.
+        is_newest: whether that is the newest one; sessions are about the run as it is now.
+    """
     found = queries.incidents(reader)
-    incident = answers.chosen(found, st.query_params.get("incident"))
+    key = st.query_params.get("incident")
+    known = proven(reader, next((x for x in found if x.key == key), None)) if is_newest else None
+    if known is not None:
+        answer_box.box(known.said.state, known.said.sentence, known.said.reasons)
+        drawn = known.layer in [layer.name for layer in reader.run_file.layers]
+        layer, label = (known.layer, _SHOW_CELL) if drawn else (None, _SHOW_STEP)
+        navigation.link("locate", label, step=known.step, layer=layer, rank=known.rank)
+        return
+    incident = answers.chosen(found, key)
     alerts = [] if incident is None else queries.alerts_of(reader, incident, _ALERTS)
     said = answers.where(incident, alerts)
     answer_box.box(said.state, said.sentence, said.reasons, signed=said.state != "unknown")
@@ -195,13 +209,24 @@ def answer(reader: TraceReader) -> None:
         navigation.link("locate", _SHOW_CELL, step=named.step, layer=named.layer, rank=rank)
 
 
+def proven(reader: TraceReader, asked_for: Incident | None) -> proof.Proof | None:
+    """What the newest replay proved, unless an incident is asked for that began before."""
+    attempts = len(reader.run_file.attempts)
+    results = sessions.session_results(reader.run, attempts)
+    found = proof.newest_proof(results, asked_for)
+    if found is None:
+        return None
+    dtypes = {layer.name: layer.dtype for layer in reader.run_file.named}
+    return proof.proof_of(reader.run, found, dtypes, attempts)
+
+
 def show() -> None:
     source = current_source()
     newest = source.reader()
     reader = attempt_choice.reader_of(source, newest)
     layers = reader.run_file.layers
     names = [layer.name for layer in layers]
-    answer(reader)
+    answer(reader, is_newest=reader is newest)
     step, layer, rank, statistic = controls(reader, names, newest)
     version = st.session_state.get("shown", source.version())
     extent = kept_extent(str(source.location), reader.attempt, version, reader)
