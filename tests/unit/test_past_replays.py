@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from reported import finished, report_on
 from segment_writers import SegmentWriter
 from traces import make_run, whole_steps, write
 
+from forensics.checkpoint import Checkpoint
 from forensics.cli import main
 from forensics.commands.verify import verify_command
 from forensics.missing import with_record
 from forensics.past_replays import SAME_BITS, same_bits_by
 from forensics.replay_hint import replay_command
+from forensics.reporting.facts import Headline
+from forensics.reporting.going_back import go_back
 from forensics.result import Result
 from forensics.wording import sentence
 from sdc_guard import RunReader
@@ -61,6 +65,8 @@ def test_what_a_search_found_itself_stands_where_it_agrees(run: Path) -> None:
     convicted(run)
     bracket = Result("run", 5, 10, exact=True, proven=True)
     assert searched(run, bracket).first_corrupt == 10
+    late = Result("run", 9, 10, exact=True, proven=True)
+    assert searched(run, late).first_corrupt == 7
 
 
 def test_a_proof_that_was_taken_back_or_superseded_is_none(run: Path) -> None:
@@ -95,6 +101,14 @@ def test_a_report_takes_in_that_the_same_bits_came_again(run: Path) -> None:
     assert f"replayed by session 0001: {SAME_BITS}" in report.headline.sentence
     assert report.go_back.step is None
     assert not any("sdc-bisect verify" in command for command, _ in report.go_back.then)
+
+
+def test_nobody_is_told_to_go_back_for_what_repeats() -> None:
+    kept = [Checkpoint(5, Path("/a/5"), "torch", "clean", ())]
+    suspected = Headline("suspect", "", first_corrupt=8, source="alerts")
+    assert go_back(suspected, kept, "/r", None, 12).step == 5
+    repeated = go_back(replace(suspected, repeated="session 0001"), kept, "/r", None, 12)
+    assert (repeated.step, repeated.then) == (None, ())
 
 
 @pytest.mark.parametrize("resume", [None, "python t.py --resume {ckpt}"])
