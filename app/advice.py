@@ -247,7 +247,7 @@ def _wants_verify(answer: Headline, back: GoBack, context: Context) -> bool:
     """Whether a replay would say more, and can be made; the report may advise it already."""
     if context.is_lake or not context.resumable or answer.state not in ("corrupt", "suspect"):
         return False
-    if answer.verdict is not None:
+    if answer.verdict is not None or answer.repeated:
         return False
     return not any("sdc-bisect verify" in command for command, _ in back.then)
 

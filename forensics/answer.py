@@ -138,8 +138,12 @@ def _before(finding: Finding, found: StepDifference, exact: bool, gaps: list[int
     if not exact and gaps:
         return "the record of these steps is incomplete: the fault may lie before"
     if _came_equal(finding, found):
-        return f"{count} steps before it replay bit for bit"
-    text = f"{count} steps before it replay with the same losses and gradients"
+        return f"{_steps(count)} bit for bit"
+    text = f"{_steps(count)} with the same losses and gradients"
     if exact:
         return text
     return f"{text}; the state was recorded in part, so the fault may lie before, unseen until then"
+
+
+def _steps(count: int) -> str:
+    return "1 step before it replays" if count == 1 else f"{count} steps before it replay"

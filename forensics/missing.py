@@ -12,7 +12,10 @@ from sdc_guard.store.opening import open_run
 from sdc_guard.store.trace_reader import TraceReader
 
 from .checkpoint import Checkpoint
+from .past_replays import SAME_BITS, same_bits_in, with_proof
 from .proven_alerts import with_proven_alert
+from .replay_hint import replay_command
+from .reservations import EVERY_STEP, WRONG_VALUES, to_replay
 from .result import Result
 
 _MOST: Final = 10  # steps in a sentence
@@ -32,8 +35,34 @@ def with_record(reader: TraceReader, result: Result, there: Sequence[Checkpoint]
         result: of a search.
         there: the checkpoints that are there, by step.
     """
+    result = with_proof(reader, result)
+    if result.proven_by is not None:
+        return result
     result = with_proven_alert(reader, _with_later_break(reader, result), there)
+    result = _with_command(reader, result, there)
     return with_missing(result, recorded_steps(reader), [one.step for one in there])
+
+
+def _with_command(reader: TraceReader, result: Result, there: Sequence[Checkpoint]) -> Result:
+    """The same answer; what asks for a replay names the command, or the replay that was made."""
+    place, resume = str(reader.run), reader.run_file.resume
+    whole = [one.step for one in there if one.readable and one.resumable]
+    span = to_replay(there, result.first_corrupt)
+    lines = []
+    for line in result.evidence:
+        told = line
+        if line.endswith(EVERY_STEP) and whole:
+            told = f"{line}: {replay_command(place, resume, whole[0])}"
+        elif line.startswith(WRONG_VALUES) and result.proven_alert is None and span is not None:
+            start, until = span
+            told = (
+                f"{WRONG_VALUES}, so this search does not see it: "
+                f"{replay_command(place, resume, start, until)} runs them again and compares"
+            )
+            if (by := same_bits_in(reader, (start + 1, until))) is not None:
+                told = f"steps {start + 1} to {until} were replayed by session {by}: {SAME_BITS}"
+        lines.append(told)
+    return replace(result, evidence=tuple(lines))
 
 
 def of_session(

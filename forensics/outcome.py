@@ -198,7 +198,11 @@ def _unsettled(
     """The exit code where nothing corrupt was found and one that was not judged may be."""
     if found.undecided or not found.stable:
         return EXIT_RANGE_ONLY
-    if found.first_corrupt is None and _is_open(found, part, judgements, oracle):
+    if found.first_corrupt is not None:
+        return None
+    # a judge of bits does not see what was computed wrong: its "clean" settles no suspicion
+    doubted = oracle.proves and any(one.status == "suspect" for one in part.candidates)
+    if doubted or _is_open(found, part, judgements, oracle):
         return EXIT_RANGE_ONLY
     return None
 

@@ -18,6 +18,7 @@ from sdc_guard.errors import EXIT_RANGE_ONLY
 from sdc_guard.store.trace_reader import TraceReader
 
 from .checkpoint import Checkpoint
+from .replay_hint import replay_command
 from .reservations import BETWEEN_COMPARISONS, WRONG_VALUES
 from .result import Result
 from .two_findings import State
@@ -122,7 +123,7 @@ def with_proven_alert(
     clean = _clean_up_to(steps, judged, found.after)
     evidence = [line for line in result.evidence if not line.startswith(_ADVICE)]
     told = f"step {found.step}, {found.detector}: {found.text}"
-    lines = (told, _advice(found, candidates))
+    lines = (told, _advice(reader, found, candidates))
     if state is not None:
         high = _first_after(steps, found.step)
         known = State("unknown" if high is None else "corrupt", clean, high, True, found.text)
@@ -179,14 +180,14 @@ def _first_after(steps: Sequence[int], limit: int) -> int | None:
     return next((step for step in steps if step >= limit), None)
 
 
-def _advice(found: ProvenAlert, candidates: Sequence[Checkpoint]) -> str:
+def _advice(reader: TraceReader, found: ProvenAlert, candidates: Sequence[Checkpoint]) -> str:
     start = start_before(found, candidates)
-    where = "from a checkpoint before"
+    how = "a replay from a checkpoint before"
     if start is not None:
-        where = f"--from {start.step} --to {found.step}"
+        how = replay_command(str(reader.run), reader.run_file.resume, start.step, found.step)
     line = (
-        f"{WRONG_VALUES}, so a search of checkpoints does not see it: sdc-bisect verify {where} "
-        "runs them again and compares"
+        f"{WRONG_VALUES}, so a search of checkpoints does not see it: {how} runs them again and "
+        "compares"
     )
     if not found.of_ranks or found.after is not None:
         return line

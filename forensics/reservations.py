@@ -20,6 +20,8 @@ _MOST: Final = 10  # steps in a sentence
 _OPEN: Final = re.compile(r"incident open since step (\d{1,18})\b")  # as a guard seals it
 _REPLICAS: Final = "replica_digest"  # the detector's name
 WRONG_VALUES: Final = "a step that computes wrong values changes no bit between two steps"
+EVERY_STEP: Final = "a replay compares every step"
+FROM_BEFORE: Final = "from a checkpoint before"
 BETWEEN_COMPARISONS: Final = "ranks are compared every so many steps"
 
 
@@ -109,10 +111,7 @@ def of_watching(watched: float | None, low: int | None, high: int | None) -> lis
         return []
     upto = f"{percent(watched)} of the state's transitions up to step"
     if high is None:
-        return [
-            f"as far as recorded: {upto} {low} were compared; "
-            "sdc-bisect verify --from STEP replays and compares every step"
-        ]
+        return [f"as far as recorded: {upto} {low} were compared; {EVERY_STEP}"]
     clean = "the steps before it" if low is None else f"checkpoint {low}"
     return [f"{clean} may hide an earlier fault: {upto} {high} were compared"]
 
@@ -133,19 +132,17 @@ def of_suspects(
     count = "1 checkpoint is" if len(doubted) == 1 else f"{len(doubted)} checkpoints are"
     steps = ", ".join(str(one.step) for one in doubted[:_MOST]) + ", ..." * (len(doubted) > _MOST)
     first = doubted[0]
-    said = (
-        f"{count} suspect: {'step' if len(doubted) == 1 else 'steps'} {steps}; "
-        f"that of step {first.step} {_why(first)}"
-    )
+    said = f"{count} suspect: step {steps} {_why(first)}"
+    if len(doubted) > 1:
+        said = f"{count} suspect: steps {steps}; that of step {first.step} {_why(first)}"
     if not oracle.proves:
         return [said]
-    opened = min((_opened(one) for one in doubted), default=first.step)
-    before = [one.step for one in candidates if one.readable and one.step < opened]
-    start = f"--from {before[-1]} --to {first.step}" if before else "from a checkpoint before"
+    before = _before(candidates, doubted)
+    start = f"from step {before[-1]} to step {first.step}" if before else FROM_BEFORE
     lines = [
         said,
-        f"{WRONG_VALUES}, so this search does not see it: sdc-bisect verify {start} runs them "
-        "again and compares",
+        f"{WRONG_VALUES}, so this search does not see it: a replay {start} runs them again and "
+        "compares",
     ]
     if any(_REPLICAS in reason for reason in first.reasons):
         lines.append(
@@ -153,6 +150,31 @@ def of_suspects(
             "that replay finds nothing, begin at an earlier checkpoint"
         )
     return lines
+
+
+def to_replay(
+    candidates: Sequence[Checkpoint], first_corrupt: int | None
+) -> tuple[int, int] | None:
+    """From which checkpoint to which step a replay shows what suspect ones hold; None: no such.
+
+    Args:
+        candidates: by step.
+        first_corrupt: step of the checkpoint that was found; those before it are meant.
+    """
+    doubted = [
+        one
+        for one in candidates
+        if one.status == "suspect" and (first_corrupt is None or one.step < first_corrupt)
+    ]
+    before = _before(candidates, doubted)
+    return (before[-1], doubted[0].step) if before else None
+
+
+def _before(candidates: Sequence[Checkpoint], doubted: Sequence[Checkpoint]) -> list[int]:
+    """Steps of the checkpoints before what is doubted began."""
+    opened = min((_opened(one) for one in doubted), default=-1)
+    whole = [one for one in candidates if one.readable and one.resumable]
+    return [one.step for one in whole if one.step < opened]
 
 
 def _opened(suspect: Checkpoint) -> int:

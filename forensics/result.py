@@ -66,6 +66,10 @@ class Result:
             that is another finding.
         proven_alert: the first proven alert about what a step computed, where the answer would
             otherwise be that nothing is corrupt, or that something later is the first.
+        proven_by: for run, the replay that proved a step wrong whose checkpoints the search called
+            clean: {session, step, last_clean, reason}. The two ends are then its.
+        same_bits: for verify, the steps that a replay ran to the same bits, all of them compared:
+            {after, until}; None where it did not.
         unreadable: for run, checkpoints that nobody can restore from, for their files cannot be
             read: {step, path, reason}.
     """
@@ -102,6 +106,8 @@ class Result:
     unreadable: tuple[dict[str, Any], ...] = ()
     proven_alert: dict[str, Any] | None = None
     machine: dict[str, Any] | None = None
+    proven_by: dict[str, Any] | None = None
+    same_bits: dict[str, int] | None = None
 
     @classmethod
     def of_bracket(cls, stored: dict[str, Any]) -> Result:
@@ -126,6 +132,7 @@ class Result:
             state=State(**stored["state"]) if stored.get("state") else None,
             unreadable=tuple(stored.get("unreadable", ())),
             proven_alert=stored.get("proven_alert"),
+            proven_by=stored.get("proven_by"),
         )
 
     @property
@@ -158,6 +165,8 @@ class Result:
             "suspect": list(self.suspect),
             **({} if self.proven_alert is None else {"proven_alert": self.proven_alert}),
             **({} if self.machine is None else {"machine": self.machine}),
+            **({} if self.proven_by is None else {"proven_by": self.proven_by}),
+            **({} if self.same_bits is None else {"same_bits": self.same_bits}),
             **self._of_search(),
         }
 

@@ -25,10 +25,12 @@ from .counter_breaks import counter_breaks
 from .interval import Interval, asked, from_bracket, newest_bracket
 from .journal import Session
 from .oracles.trace import TraceOracle
+from .past_replays import SAME_BITS
 from .proven_alerts import first_proven_alert, of_replay, start_before
 from .recorded import from_trace, last_recorded
 from .replay import Replayer
-from .result import STORED_BYTES, Result
+from .reporting.from_trace import open_incidents
+from .result import EXIT_CLEAN, STORED_BYTES, Result
 from .sessions.home import Home
 from .sessions.live import sessions_of
 from .sessions.open_bracket import open_bracket
@@ -172,7 +174,22 @@ class Verification:
             result = storage_result(self._corrupt(), interval.start.step, result)
         with RunReader(self.run, attempt=self.asked.attempt) as reader:
             result = of_replay(reader, result, interval.start.step, interval.until)
+            result = self._same_bits(reader, result)
         return self._on_condition(result)
+
+    def _same_bits(self, reader: TraceReader, result: Result) -> Result:
+        """The same answer; where all steps gave the same bits, what that says of an incident."""
+        assert self.interval is not None
+        after, until = self.interval.start.step, self.interval.until
+        whole = result.exit_code == EXIT_CLEAN or result.proven_alert is not None
+        if result.first_corrupt is not None or not whole or result.kind == STORED_BYTES:
+            return result
+        result = replace(result, same_bits={"after": after, "until": until})
+        inside = [step for step, _ in open_incidents(reader) if after < step <= until]
+        if not inside or result.proven_alert is not None:  # of that one it is said already
+            return result
+        line = f"incident open since step {inside[0]}: {SAME_BITS}"
+        return replace(result, evidence=(line, *result.evidence))
 
     def _shown_by_the_run(self, error: NotReproducible) -> Result:
         """What the record itself proves within the interval, where replays show nothing.

@@ -13,7 +13,9 @@ from .unread import in_words
 from .watched import percent
 
 # how a sentence begins that accuses no checkpoint
-_NOTHING: Final = ("Nothing corrupt", "Clean as far as recorded: nothing")
+_NOTHING: Final = ("Nothing corrupt", "Clean as far as recorded: nothing", "Suspect, not proven: ")
+# a class whose name says more than is shown
+_CLASSES: Final = {"optimizer update": "update, or a gradient after the backward"}
 _JUDGES: Final = {
     "user": "by hand",
     "command": "by a command",
@@ -43,6 +45,8 @@ def _found(result: Mapping[str, Any]) -> str:
         return _first_clean(result)
     if corrupt is None:
         return _nothing(result, clean)
+    if by := result.get("proven_by"):
+        return _proven_before(result, by)
     between = f"({'start' if clean is None else clean}, {corrupt}]"
     if str(result["schema"]["name"]).endswith("verify"):
         return _verified(result, corrupt, between)
@@ -97,6 +101,18 @@ def _with_alert(result: Mapping[str, Any], alert: Mapping[str, Any]) -> str:
     )
 
 
+def _proven_before(result: Mapping[str, Any], by: Mapping[str, Any]) -> str:
+    """A replay's proof before what a search of bytes makes of the checkpoints that hold it."""
+    who = f"session {by['session']}" if by.get("session") else "a replay before"
+    clean = result["last_clean"]
+    doubts = f"; suspect: {_of(suspect)}" if (suspect := result.get("suspect")) else ""
+    return (
+        f"Step {by['step']} is wrong, proven by {who}: the fault lies in "
+        f"({'start' if clean is None else clean}, {by['step']}]. The bytes of checkpoints do not "
+        f"show what a step computed{doubts}."
+    )
+
+
 def _nothing(result: Mapping[str, Any], clean: int | None) -> str:
     if alert := result.get("proven_alert"):
         return _with_alert(result, alert)
@@ -107,9 +123,12 @@ def _nothing(result: Mapping[str, Any], clean: int | None) -> str:
     if confidence is not None and result.get("likely", [{}])[0].get("step") is not None:
         return "Undecided: that none is corrupt is not excluded, and neither is that one is."
     start = "Clean as far as recorded: nothing" if _partly(result) else "Nothing"
-    doubts = f"; suspect: {_of(suspect)}" if (suspect := result.get("suspect")) else ""
+    if suspect := result.get("suspect"):
+        recorded = ", as far as recorded," if _partly(result) else ""
+        noun = "checkpoint" if len(suspect) == 1 else "checkpoints"
+        start = f"Suspect, not proven: {noun} {_of(suspect)}; nothing{recorded}"
     sure = "" if confidence is None else f", with a probability of {percent(confidence)}"
-    return f"{start} corrupt was found up to step {clean}{sure}{untestable}{doubts}."
+    return f"{start} corrupt was found up to step {clean}{sure}{untestable}."
 
 
 def _located(result: Mapping[str, Any], corrupt: int, between: str) -> str:
@@ -178,7 +197,8 @@ def _first_clean(result: Mapping[str, Any]) -> str:
 def _verified(result: Mapping[str, Any], corrupt: int, between: str) -> str:
     certainty = "proven" if result["proven"] else "not proven"
     rank = "unknown" if result["rank"] is None else result["rank"]
-    what = f"class: {result['class']}; verdict: {result['verdict']}; rank: {rank}."
+    kind = _CLASSES.get(str(result["class"]), result["class"])
+    what = f"class: {kind}; verdict: {result['verdict']}; rank: {rank}."
     if result["exact"]:
         return f"Step {corrupt} is the first that differs ({certainty}); {what}"
     return (

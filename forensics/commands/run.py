@@ -101,7 +101,8 @@ def run_command(
     \b
     Exit codes: 0 nothing is corrupt, 1 the bracket is exact, 2 usage, or
     COMMAND failed, 3 a range only, or nothing corrupt among those judged while one that cannot
-    be read or tested may be, or the run has a proven alert about what a step computed, 5 no
+    be read or tested may be, or that are suspect since the save, or the run has a proven alert
+    about what a step computed, 5 no
     checkpoint, or none that can be judged, 130 Ctrl-C.
 
     \b

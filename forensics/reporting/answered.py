@@ -15,6 +15,7 @@ from sdc_guard.store.trace_reader import TraceReader
 
 from ..accused import accused_rank, machine_of, ran_alone
 from ..checkpoint import Checkpoint
+from ..past_replays import same_bits_by
 from ..proven_alerts import first_proven_alert
 from ..recorded import solved_at
 from ..result import STORED_BYTES
@@ -23,6 +24,7 @@ from .across_sessions import with_others
 from .facts import GoBack, Headline, Told
 from .going_back import go_back, with_advice
 from .headline import (
+    after_equal_replay,
     after_search,
     chosen,
     of_session,
@@ -89,7 +91,19 @@ def _answer(reader: TraceReader, steps: int, sessions: Sequence[Told]) -> Headli
         return by_trace
     if by_trace.state not in ("corrupt", "suspect"):
         return by_session
+    if by_trace.state == "suspect" and (by := _repeated_by(sessions, incidents)) is not None:
+        return after_equal_replay(by_trace, by)
     return after_search(by_trace, by_session)
+
+
+def _repeated_by(sessions: Sequence[Told], incidents: Sequence[tuple[int, str]]) -> str | None:
+    """The replay that ran the steps of all open incidents to the same bits."""
+    told = [
+        (one.name, one.result)
+        for one in sessions
+        if one.result is not None and one.is_current and one.command == "verify"
+    ]
+    return same_bits_by(told, [step for step, _ in incidents])
 
 
 def _with_machine(reader: TraceReader, answer: Headline) -> Headline:

@@ -118,6 +118,7 @@ class Headline:
         sound, accused: steps that the session's judges called clean, and nobody corrupt; and those
             that one of them called corrupt.
         searched: the session that searched and found nothing, where alerts say otherwise.
+        repeated: the session that replayed the suspected steps to the same bits; "" without one.
         unread_bytes: how many checkpoints, of those that can be, nobody has read since they were
             saved, as far as the sessions tell.
         apart: where the first proof is that ranks differ, that alert.
@@ -143,6 +144,7 @@ class Headline:
     sound: tuple[int, ...] = ()
     accused: tuple[int, ...] = ()
     searched: str = ""
+    repeated: str = ""
     unread_bytes: int = 0
     apart: ProvenAlert | None = None
     machine: Machine | None = None

@@ -10,7 +10,9 @@ from pathlib import Path
 from sdc_guard.errors import UsageError
 
 from ..checkpoint import Checkpoint
+from ..past_replays import SAME_BITS
 from ..replay import ResumeCommand
+from ..replay_hint import replay_command
 from .facts import GoBack, Headline
 from .past_damage import not_to_use, past_damage
 
@@ -47,6 +49,13 @@ def go_back(
             why += " Whether the files are as they were saved is another question: read them."
             then = (*then, *_read_all(place))
         return GoBack(None, None, None, why, then=then)
+    if answer.repeated:
+        why = (
+            f"Nothing says that the training has to go back: {answer.repeated} replayed the "
+            f"suspected steps, and {SAME_BITS}. On another host of the same kind a replay excludes "
+            "such a device."
+        )
+        return GoBack(None, None, None, why)
     if answer.is_of_files:
         back = past_damage(answer, checkpoints)
         if back.path is None:
@@ -158,9 +167,8 @@ def _read_all(place: str) -> tuple[tuple[str, str], ...]:
 
 
 def _replay(place: str, start: int, resume: str | None) -> tuple[tuple[str, str], ...]:
-    how = "--recorded" if resume else "-- COMMAND --resume {ckpt} --until {step}"
     said = "Replay, to know the step that computed wrong, if one did"
-    return ((f"sdc-bisect verify {shlex.quote(place)} --from {start} {how}", said),)
+    return ((replay_command(place, resume, start), said),)
 
 
 def _then(
@@ -177,11 +185,11 @@ def _then(
         return ()
     low, high = found
     between = "" if low is None else f" --from {low} --to {high}"
-    how = "--recorded" if resume else "-- COMMAND --resume {ckpt} --until {step}"
     if guarded:
-        ends = between if answer.is_of_files else ""
-        return ((f"sdc-bisect verify {where}{ends} {how}", "Replay, to know step, tensor and bit"),)
+        ends = (low, high) if answer.is_of_files else ()
+        return ((replay_command(place, resume, *ends), "Replay, to know step, tensor and bit"),)
     if low is None:
         return ()
     said = "Where the training kept a log of its losses, LOG: replay, to know the step by them"
+    how = "-- COMMAND --resume {ckpt} --until {step}"
     return ((f"sdc-bisect verify {where} --losses LOG{between} {how}", said),)

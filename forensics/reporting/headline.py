@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..checkpoint import Checkpoint
+from ..past_replays import SAME_BITS
 from ..proven_alerts import ProvenAlert
 from ..result import STORED_BYTES
 from ..unread import in_words, unread
@@ -279,11 +280,24 @@ def after_search(by_trace: Headline, by_session: Headline) -> Headline:
     """The answer of alerts where a search found nothing: it takes no alert back."""
     said = (
         f"{by_session.source} found no corrupt checkpoint; what a step computed wrong it does not "
-        "see, a replay does (sdc-bisect verify --from STEP)."
+        "see, a replay does."
     )
     limits = [limit for limit in by_trace.limits if limit != _NOT_SEARCHED]
     said = said[0].upper() + said[1:]
     return replace(by_trace, limits=(*limits, said), searched=by_session.source)
+
+
+def after_equal_replay(by_trace: Headline, session: str) -> Headline:
+    """The answer of a suspicion whose steps a replay ran to the same bits.
+
+    Args:
+        by_trace: that suspects; what is proven a replay takes nothing from.
+        session: name of the replay's.
+    """
+    told = f"replayed by session {session}: {SAME_BITS}"
+    sentence = f"{by_trace.sentence.removesuffix('.')}; {told}."
+    limits = tuple(limit for limit in by_trace.limits if limit != _NOT_SEARCHED)
+    return replace(by_trace, sentence=sentence, limits=limits, repeated=f"session {session}")
 
 
 def of_archive(checkpoints: Sequence[Checkpoint]) -> Headline:

@@ -80,7 +80,7 @@ def _recorded(report: Report) -> Iterator[str]:
         return
     text = (
         f"{known.steps} steps recorded ({known.first} to {known.last}), {known.layers} layers, "
-        f"{known.attempts} attempts."
+        f"{known.attempts} attempt{'' if known.attempts == 1 else 's'}."
     )
     if known.skipped:
         text += f" {known.skipped} of them skipped: no update was applied."

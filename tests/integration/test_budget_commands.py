@@ -53,7 +53,7 @@ def test_clean_as_far_as_recorded_says_how_far(recorded: Recorded, per_step: int
     answer = bisect("run", run, "--json")
     assert (answer.code, answer.json["last_clean"], answer.json["first_corrupt"]) == (0, LAST, None)
     assert answer.json["watched"] == pytest.approx(per_step / TENSORS)
-    assert "sdc-bisect verify --from STEP" in answer.json["evidence"][-1]
+    assert "a replay compares every step: sdc-bisect verify " in answer.json["evidence"][-1]
     text = bisect("run", run)
     assert "Clean as far as recorded: nothing corrupt was found up to step 20" in text.out
 

@@ -169,7 +169,7 @@ def test_two_ranks_that_differ_blame_nobody(copied: Copied) -> None:
     report = bisect("report", run, "--json").json
     assert (report["headline"]["state"], report["headline"]["rank"]) == ("corrupt", None)
     assert report["go_back"]["step"] == low
-    assert f"verify {run} --from {low} --recorded" in report["go_back"]["then"][0][0]
+    assert f"verify {run} --recorded --from {low}" in report["go_back"]["then"][0][0]
 
 
 def test_a_stored_bit_is_storage_and_its_file_and_tensor_are_named(copied: Copied) -> None:
@@ -204,7 +204,7 @@ def test_a_statistic_suspects_the_spike_and_convicts_nobody(copied: Copied) -> N
     assert rows[0] == (known["step"] + 1, "loss", "suspect")  # the first after the update
     assert {row[1:] for row in rows} == {("loss", "suspect")}
     answer = bisect("run", run, "--json")
-    assert (answer.code, answer.json["first_corrupt"]) == (0, None)
+    assert (answer.code, answer.json["first_corrupt"]) == (3, None)
     assert [row["step"] for row in answer.json["suspect"]] == [known["steps"]]
     report = bisect("report", run, "--json").json
     assert (report["headline"]["state"], report["headline"]["proven"]) == ("suspect", False)

@@ -44,18 +44,19 @@ DOUBTED = [checkpoint(100), checkpoint(150, NAN), checkpoint(200, NAN, "x"), che
 def test_suspect_checkpoints_are_told_although_their_bits_are_those_of_the_trace() -> None:
     told: list[str] = []
     result = find_bracket(DOUBTED, Judge(), None, told.append)
-    assert (result.exit_code, result.first_corrupt) == (0, None)
+    assert (result.exit_code, result.first_corrupt) == (3, None)
     assert result.as_dict()["suspect"] == [
         {"step": 150, "reasons": [NAN]},
         {"step": 200, "reasons": [NAN, "x"]},
     ]
     assert sentence(result.as_dict()) == (
-        "Nothing corrupt was found up to step 250; untestable: none; suspect: 150, 200."
+        "Suspect, not proven: checkpoints 150, 200; nothing corrupt was found up to step 250; "
+        "untestable: none."
     )
     assert result.evidence[-2] == (
         f"2 checkpoints are suspect: steps 150, 200; that of step 150 because: {NAN}"
     )
-    assert "sdc-bisect verify --from 100 --to 150 runs" in result.evidence[-1]
+    assert "a replay from step 100 to step 150 runs" in result.evidence[-1]
     assert "step 150: clean, bits (suspect when it was saved)" in told
     assert "step 100: clean, bits" in told
     assert Result.of_bracket(result.as_dict()).suspect == result.suspect
@@ -75,8 +76,8 @@ def test_a_judge_of_the_users_own_is_not_told_what_it_can_not_see() -> None:
 
 def test_the_first_one_has_no_checkpoint_before_it() -> None:
     result = find_bracket([checkpoint(50, NAN)], Judge(), None, lambda _: None)
-    assert result.evidence[-2].startswith("1 checkpoint is suspect: step 50; ")
-    assert "verify from a checkpoint before " in result.evidence[-1]
+    assert result.evidence[-2].startswith("1 checkpoint is suspect: step 50 because: ")
+    assert "a replay from a checkpoint before " in result.evidence[-1]
 
 
 def test_from_the_last_checkpoint_the_replay_goes_to_the_last_recorded_step() -> None:

@@ -79,7 +79,7 @@ def test_the_report_says_what_was_not_watched(tmp_path: Path) -> None:
         ],
     )
     text = markdown(report_on(run))
-    assert "10 steps recorded (0 to 9), 4 layers, 1 attempts." in text
+    assert "10 steps recorded (0 to 9), 4 layers, 1 attempt." in text
     assert "1 of them skipped: no update was applied." in text
     # 8 of the 4·9 transitions up to step 9
     assert "22.2 % of the state's transitions from step to step were compared." in text

@@ -38,20 +38,20 @@ def test_a_checkpoint_of_the_step_of_an_incident_is_too_late_to_begin_at() -> No
     replicas = "incident open since step 30: step 30: replica_digest in w: they differ"
     found = [checkpoint(20), checkpoint(30), checkpoint(40, replicas)]
     _, replay, earlier = advice(*found)
-    assert "sdc-bisect verify --from 20 --to 40 runs them again" in replay
+    assert "a replay from step 20 to step 40 runs them again" in replay
     assert earlier.startswith("ranks are compared every so many steps")
     _, replay, _ = advice(checkpoint(10), checkpoint(20, readable=False), *found[1:])
-    assert "--from 10 --to 40" in replay
+    assert "from step 10 to step 40" in replay
 
 
 def test_a_statistic_that_suspects_is_replayed_from_the_checkpoint_before() -> None:
     reason = "incident open since step 34: step 34: norm in w: far off"
     _, replay = advice(checkpoint(20), checkpoint(30), checkpoint(40, reason))
-    assert "--from 30 --to 40" in replay
+    assert "from step 30 to step 40" in replay
     _, replay = advice(checkpoint(20), checkpoint(30), checkpoint(40, "its tensors are not finite"))
-    assert "--from 30 --to 40" in replay
+    assert "from step 30 to step 40" in replay
     _, replay = advice(checkpoint(40, reason))
-    assert "verify from a checkpoint before" in replay
+    assert "a replay from a checkpoint before" in replay
 
 
 def test_after_a_search_that_found_nothing_a_proven_alert_asks_for_a_replay(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_the_replay_begins_where_one_would_go_back_to() -> None:
     assert asked.then == (("sdc-bisect run /r", "Find the first corrupt checkpoint"),)
     searched = Headline("corrupt", "", first_corrupt=30, source="alerts", searched="session 0001")
     ((command, _),) = go_back(searched, found, "/r", "python t.py --resume {ckpt}", 40).then
-    assert command == "sdc-bisect verify /r --from 20 --recorded"
+    assert command == "sdc-bisect verify /r --recorded --from 20"
     assert "session 0001 found no corrupt one" in go_back(searched, found, "/r", None, 40).why
     assert "nobody has searched" in asked.why
 
