@@ -15,6 +15,7 @@ from typing import Any, Final
 from sdc_guard.errors import SdcGuardError
 
 from .journal import Session
+from .safe_copies import FOLDER, is_kept, put_back
 from .sessions.process import working_on
 
 _BEGUN: Final = "verify"
@@ -54,6 +55,34 @@ def session_for(
     session.note(_BEGUN, inputs=inputs)
     with contextlib.nullcontext() if lock is None else os.fdopen(lock), _told(session):
         yield session  # without a lock on a file system that has none
+
+
+def put_back_left(parent: Path, attempts: int, tell: Callable[[str], None]) -> None:
+    """Put back what the replays of a verification that was killed wrote over.
+
+    Args:
+        parent: the folder that sessions lie in.
+        attempts: how many the run has now. Where it has more than then, the training went on and
+            may itself have saved there: then only the folder of the copies is told.
+        tell: called with a line for what was put back.
+    """
+    for session in _newest_first(parent) if parent.is_dir() else []:
+        if not is_kept(session.folder):
+            continue
+        lock = _locked(session, _PATIENCE)
+        if lock is None:  # being replayed, as a rule, and put back by who does that
+            tell(f"session {session.folder.name} has copies to put back, and is in use")
+            continue
+        with os.fdopen(lock):
+            then = (_begun_with(session) or {}).get("attempts", attempts)
+            if then == attempts:
+                for line in put_back(session.folder):
+                    tell(line)
+            elif is_kept(session.folder):
+                tell(
+                    f"session {session.folder.name} was killed, and the run has gone on since: "
+                    f"checkpoints as they were before its replay are in {session.folder / FOLDER}"
+                )
 
 
 @contextmanager

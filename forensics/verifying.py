@@ -12,7 +12,6 @@ from sdc_guard.errors import (
     EXIT_RANGE_ONLY,
     ArchiveIncomplete,
     NotReproducible,
-    SdcGuardError,
     UsageError,
 )
 from sdc_guard.store.reader import RunReader
@@ -31,15 +30,16 @@ from .recorded import from_trace, last_recorded
 from .replay import Replayer
 from .reporting.from_trace import open_incidents
 from .result import EXIT_CLEAN, STORED_BYTES, Result
+from .safe_copies import keep, put_back
 from .sessions.home import Home
 from .sessions.live import sessions_of
 from .sessions.open_bracket import open_bracket
 from .storage import storage_result
-from .unfinished import session_for
+from .unfinished import put_back_left, session_for
 from .verify import Verifier
 from .watched import Watch, percent
 from .wording import alert_in_words
-from .written_over import Before, may_write_over
+from .written_over import Before, at_risk, warning
 
 Tell = Callable[[str], None]
 
@@ -54,6 +54,7 @@ class Asked:
         attempt: whose lineage is verified; None for the newest.
         fresh: whether an interrupted session is left alone, and all is replayed anew.
         named: folder of the sessions, if the user named one.
+        overwrite: whether to replay what may write over checkpoints that there is no room to copy.
     """
 
     start: int | None = None
@@ -61,6 +62,7 @@ class Asked:
     attempt: int | None = None
     fresh: bool = False
     named: Path | None = None
+    overwrite: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,24 +136,36 @@ class Verification:
             inputs["run"] = str(self.run.resolve())
         home = Home.of(self.run, self.asked.named)
         home.make()
-        steps = (interval.start.step, interval.until)
-        warning = may_write_over(inputs.get("command", ()), self.run, self.candidates, *steps)
-        if warning is not None:
-            tell(warning)
+        put_back_left(home.folder, self.attempts, tell)
         with session_for(home.folder, inputs, tell, fresh=self.asked.fresh) as session:
             before = Before.of(self.candidates)
+            self._keep(session, inputs.get("command", ()), tell)
             try:
                 result = self._replayed(replayer, session, tell)
-            except SdcGuardError:
-                if (told := before.written_over()) is not None:
-                    tell(told)  # it may be why replays do not repeat
+            except BaseException:  # Ctrl-C too, because nothing may be lost by it
+                for line in _ended(session, before):  # it may be why replays do not repeat
+                    tell(line)
                 raise
-            if (told := before.written_over()) is not None:
-                result = replace(result, evidence=(*result.evidence, told))
+            told = _ended(session, before)
+            result = replace(result, evidence=(*result.evidence, *told))
             about = {"attempts": self.attempts, "attempt": self.asked.attempt}
             session.finish({**result.as_dict(), **about})
             self._convict(result, session.folder.name, tell)
         return result
+
+    def _keep(self, session: Session, command: Sequence[str], tell: Tell) -> None:
+        """Copy what replays may write over.
+
+        Raises:
+            UsageError: there is no room for it.
+        """
+        assert self.interval is not None
+        one = self.interval
+        start = (one.earlier or one.start).step  # a second replay may begin there
+        until = max([one.until, *(last for _, last in one.after)])
+        own, archive = at_risk(command, self.run, self.candidates, start, until)
+        if not keep(session.folder, own, archive, self.asked.overwrite):
+            tell(warning(own[0]))
 
     def _replayed(self, replayer: Replayer, session: Session, tell: Tell) -> Result:
         assert self.interval is not None
@@ -257,6 +271,13 @@ class Verification:
             query = "SELECT any_value(attempt) FROM steps WHERE step = $step"
             return int(reader.rows(query, {"step": step})[0][0] or self.newest)
         return self.newest
+
+
+def _ended(session: Session, before: Before) -> list[str]:
+    """Put back what replays wrote over; lines that say so, and what could not be."""
+    told = put_back(session.folder)
+    over = before.written_over()
+    return told if over is None else [*told, over]
 
 
 def _bracket(

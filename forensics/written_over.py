@@ -2,7 +2,7 @@
 
 A guard's own checkpoints go into the replay's folder. What the script saves by itself goes where
 the script says, and a replay reaches the same steps: unless it is told another folder, it writes
-over the evidence.
+over the evidence. `safe_copies` keeps what it may write over; what it writes over besides is told.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .checkpoint import Checkpoint
+from .locations import is_local
 
 State = tuple[tuple[str, int, int], ...]
 
@@ -48,31 +49,33 @@ class Before:
         )
 
 
-def may_write_over(
+def at_risk(
     command: Sequence[str], run: Path, checkpoints: Sequence[Checkpoint], start: int, until: int
-) -> str | None:
-    """A warning before a replay whose script may save where it saved before, if it may.
+) -> tuple[list[Checkpoint], list[Checkpoint]]:
+    """The checkpoints that a replay's script may save again in their place.
 
     Args:
         command: the resume command; one that names `{run}` has a folder of its own to save to.
-        run: the run's folder; what lies in it a guard wrote.
+        run: the run's folder; what lies in its archive a guard wrote.
         checkpoints: of the run.
         start, until: the steps after `start` up to `until` are replayed.
+
+    Returns:
+        those that the script saved by itself, and those of the guard's archive.
     """
     if not command or any("{run}" in word for word in command):
-        return None
+        return [], []
     inside = run.resolve() / "archive"
-    others = [
-        one
-        for one in checkpoints
-        if start < one.step <= until and not one.path.resolve().is_relative_to(inside)
-    ]
-    if not others:
-        return None
+    passed = [one for one in checkpoints if start < one.step <= until and is_local(one.path)]
+    own = [one for one in passed if not one.path.resolve().is_relative_to(inside)]
+    return own, [one for one in passed if one not in own]
+
+
+def warning(one: Checkpoint) -> str:
+    """What to say before a replay that may write over a checkpoint of which there is no copy."""
     return (
-        f"the script saved {others[0].path.name} (step {others[0].step}) by itself, and the "
-        "command does not name {run}, a folder for what a replay saves: if it would write over "
-        "that file, stop here and keep a copy"
+        f"the script saved {one.path.name} (step {one.step}) by itself, the command does not name "
+        "{run}, a folder for what a replay saves, and no copy of that file is kept"
     )
 
 

@@ -33,6 +33,11 @@ from .session_place import session_option
     "--replay-log", metavar="NAME", help="With --losses: the log that a replay writes into {run}."
 )
 @click.option("--fresh", is_flag=True, help="Do not go on with an interrupted verification.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replay though there is no room for copies of the checkpoints it may write over.",
+)
 @attempt_option
 @session_option
 @json_option
@@ -46,6 +51,7 @@ def verify_command(
     losses: Path | None,
     replay_log: str | None,
     fresh: bool,
+    overwrite: bool,
     named: Path | None,
     as_json: bool,
 ) -> None:
@@ -62,7 +68,8 @@ def verify_command(
     that the run had recorded, too.
 
     What is proven is noted beside the checkpoints, which load_checkpoint(RUN) passes over then.
-    A verification that was interrupted goes on where it was.
+    A verification that was interrupted goes on where it was. Where COMMAND does not name {run},
+    checkpoints are copied first, and put back if the replay writes over them.
 
     With --losses RUN is any folder of checkpoints, and a replay is recorded by a guard in the
     script or writes a log of its own. A loss shows that a step went wrong by then, not when.
@@ -86,11 +93,15 @@ def verify_command(
     if replay_log is not None:
         raise UsageError("--replay-log needs --losses", next_step="--losses the run's own log")
     from ..replay import given_command
+    from ..sessions.home import Home
+    from ..unfinished import put_back_left
     from ..verifying import Asked, Verification
 
     with opened(run, attempt) as reader:
         resume = given_command(command, recorded, reader.run_file.resume)
-        asked = Asked(start, until, attempt, fresh, named)
+        asked = Asked(start, until, attempt, fresh, named, overwrite)
+        home = Home.of(Path(reader.run), named)  # before checkpoints are looked at
+        put_back_left(home.folder, len(reader.run_file.attempts), progress)
         plan = Verification.of(reader, of_lineage(reader, attempt), asked, progress)
     with _resumable():
         result = plan.result(resume, progress)

@@ -11,10 +11,14 @@ from small_training import LAST, Fault, train
 
 from forensics.checkpoint import Checkpoint
 from forensics.index import index
+from forensics.journal import Session
+from forensics.safe_copies import FOLDER, keep
+from forensics.unfinished import put_back_left
 from forensics.verifying import Asked, Verification
-from forensics.written_over import Before, may_write_over
+from forensics.written_over import Before, at_risk
 from sdc_guard import RunReader
-from sdc_guard.errors import CommandFailed
+from sdc_guard.archive.sealing.seal_file import seal_of
+from sdc_guard.errors import CommandFailed, UsageError
 from sdc_guard.guard import RUN_VARIABLE
 
 
@@ -51,7 +55,7 @@ def test_a_file_of_the_same_size_counts_by_its_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "start", "until", "warned"),
+    ("command", "start", "until", "risky"),
     [
         (("python", "t.py", "{ckpt}"), 10, 20, True),
         (("python", "t.py", "{ckpt}"), 10, 19, False),  # no step that was saved
@@ -59,20 +63,19 @@ def test_a_file_of_the_same_size_counts_by_its_time(tmp_path: Path) -> None:
         ((), 10, 20, False),
     ],
 )
-def test_only_what_may_be_written_over_is_warned_of(
-    tmp_path: Path, command: tuple[str, ...], start: int, until: int, warned: bool
+def test_only_what_may_be_written_over_is_at_risk(
+    tmp_path: Path, command: tuple[str, ...], start: int, until: int, risky: bool
 ) -> None:
     found = [saved(tmp_path, step) for step in (10, 20)]
-    told = may_write_over(command, tmp_path / "run", found, start, until)
-    assert (told is not None) == warned
-    assert told is None or "it20.pt" in told
+    own, archive = at_risk(command, tmp_path / "run", found, start, until)
+    assert ([one.step for one in own], archive) == ([20] if risky else [], [])
 
 
-def test_a_guards_own_checkpoints_are_not_warned_of(tmp_path: Path) -> None:
+def test_a_guards_own_checkpoints_are_told_apart(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "archive"
     folder.mkdir(parents=True)
-    command = ("python", "t.py", "{ckpt}")
-    assert may_write_over(command, tmp_path / "run", [saved(folder, 20)], 10, 30) is None
+    one = saved(folder, 20)
+    assert at_risk(("python", "{ckpt}"), tmp_path / "run", [one], 10, 30) == ([], [one])
 
 
 class Careless:
@@ -94,31 +97,92 @@ class Careless:
         return found
 
 
-def test_an_answer_says_that_a_checkpoint_was_written_over(tmp_path: Path) -> None:
+def test_an_answer_says_that_a_checkpoint_was_put_back(tmp_path: Path) -> None:
     run = train(tmp_path, LAST, Fault("param", 13, "1.weight"))
     (last,) = [one for one in index(run) if one.step == LAST]
+    file = next(last.path.rglob("*.pt"))
+    original = file.read_bytes()
     told: list[str] = []
     with RunReader(run) as reader:
         plan = Verification.of(reader, index(run), Asked(), told.append)
-    result = plan.result(Careless(next(last.path.rglob("*.pt"))), told.append)
+    result = plan.result(Careless(file), told.append)
     assert result.first_corrupt == 13
-    over = [line for line in result.evidence if line.startswith("written over")]
-    assert [f"{last.path.name} (step {LAST})" in line for line in over] == [True]
+    over = f"{last.path.name} was written over by the replay, and put back as the training had "
+    assert sum(line.startswith(over) for line in result.evidence) == 1
+    assert file.read_bytes() == original
+    assert not any(line.startswith("written over") for line in result.evidence)
 
 
-def test_it_is_told_too_where_replays_give_no_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [CommandFailed("the resume command ended with 1"), SystemExit(1)])
+def test_it_is_put_back_too_where_replays_give_no_answer(
+    tmp_path: Path, stop: BaseException
+) -> None:
     run = train(tmp_path, LAST)
     (last,) = [one for one in index(run) if one.step == LAST]
     file = next(last.path.rglob("*.pt"))
+    original = file.read_bytes()
 
     class Fails(Careless):
         def replay(self, checkpoint: Any, until: int, target: Path, capture: Any = None) -> Path:
             file.write_bytes(b"")
-            raise CommandFailed("the resume command ended with 1")
+            raise stop
 
     told: list[str] = []
     with RunReader(run) as reader:
         plan = Verification.of(reader, index(run), Asked(start=15), told.append)
-    with pytest.raises(CommandFailed):
+    with pytest.raises(type(stop)):
         plan.result(Fails(file), told.append)
-    assert sum(line.startswith("written over") for line in told) == 1
+    assert sum("put back" in line for line in told) == 1
+    assert file.read_bytes() == original
+
+
+def killed(home: Path, one: Checkpoint) -> Session:
+    """A session whose replay wrote over a checkpoint and its seal, and was killed."""
+    seal_of(one.path).write_text("the training's")
+    home.mkdir()
+    session = Session.under(home)
+    session.note("verify", inputs={"attempts": 1})
+    assert keep(session.folder, [one], [], overwrite=False)
+    one.path.write_bytes(b"y" * one.step)
+    seal_of(one.path).write_text("the replay's")
+    return session
+
+
+def test_after_a_kill_the_next_verification_puts_back(tmp_path: Path) -> None:
+    one = saved(tmp_path, 20)
+    before = one.path.stat().st_mtime_ns
+    session = killed(tmp_path / "bisect", one)
+    told: list[str] = []
+    put_back_left(tmp_path / "bisect", 1, told.append)
+    assert one.path.read_bytes() == b"x" * 20
+    assert seal_of(one.path).read_text() == "the training's"
+    assert one.path.stat().st_mtime_ns == before
+    assert [line.startswith("it20.pt was written over") for line in told] == [True]
+    assert not (session.folder / FOLDER).exists()
+    put_back_left(tmp_path / "bisect", 1, told.append)
+    assert len(told) == 1
+
+
+def test_what_a_training_saved_since_is_left_alone(tmp_path: Path) -> None:
+    one = saved(tmp_path, 20)
+    session = killed(tmp_path / "bisect", one)
+    told: list[str] = []
+    put_back_left(tmp_path / "bisect", 2, told.append)
+    assert one.path.read_bytes() == b"y" * 20
+    assert [str(session.folder / FOLDER) in line for line in told] == [True]
+    with pytest.raises(UsageError):  # the copies are never thrown away
+        keep(session.folder, [one], [], overwrite=True)
+
+
+def test_without_room_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = saved(tmp_path, 20)
+    home = tmp_path / "bisect"
+    home.mkdir()
+    monkeypatch.setattr("forensics.safe_copies._cloned", lambda *_: False)
+    monkeypatch.setattr("forensics.safe_copies._RESERVE", 1 << 62)
+    with pytest.raises(UsageError, match="no room to keep") as refused:
+        keep(home, [one], [], overwrite=False)
+    assert "{run}" in str(refused.value.next_step)
+    assert "--overwrite" in str(refused.value.next_step)
+    assert not (home / FOLDER).exists()
+    assert not keep(home, [one], [], overwrite=True)

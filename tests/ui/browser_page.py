@@ -54,7 +54,9 @@ _FAINT: Final = """() => {
     return faint;
 }"""
 # What has the focus, kept with how it looks.
-_STOP: Final = """() => {
+_STOP: Final = """async () => {
+    // what shows the focus may be drawn by a script, and fade in
+    await new Promise(drawn => setTimeout(() => requestAnimationFrame(drawn), 60));
     window.look = at => {
         const seen = [];
         for (let up = at, n = 0; up && n < 5; up = up.parentElement, n++) {
