@@ -13,6 +13,7 @@ WORKERS ?= auto
 
 demo: $(READY)
 	$(BIN)/sdc-guard demo $(ARGS)
+	@echo "make dashboard opens the investigation of this run."
 
 dashboard: $(READY)
 	@test -f runs/demo/run.json || $(BIN)/sdc-guard demo
@@ -36,6 +37,7 @@ check: $(DEV)
 # --no-build-isolation: the build tool is one of the pinned packages, not a newer one
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'SDC Guard needs Python 3.11 or newer')"
+	@echo "Installing into $(VENV), about a minute"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[app]"
