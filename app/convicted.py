@@ -11,11 +11,14 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sdc_guard.archive.convictions import FILE
-from sdc_guard.archive.recovery.candidates import Candidate, candidates
+from sdc_guard.archive.folders import CONVICTIONS
 
 from .records import Checkpoint
+
+if TYPE_CHECKING:
+    from sdc_guard.archive.recovery.candidates import Candidate
 
 _Stamp = tuple[int, int]
 _Reasons = tuple[str, ...]
@@ -31,7 +34,7 @@ def since_saved(run: Path, kept: Sequence[Checkpoint]) -> list[Checkpoint]:
         run: the folder; of a run in a lake there is none, and then nothing is known.
         kept: as the trace has them; paths relative to the run's folder.
     """
-    stamp = _stamp(run / "archive" / FILE)
+    stamp = _stamp(run / "archive" / CONVICTIONS)
     if stamp is None:
         return list(kept)
     against = _against(run, stamp, tuple((one.path, one.deleted) for one in kept))
@@ -41,6 +44,9 @@ def since_saved(run: Path, kept: Sequence[Checkpoint]) -> list[Checkpoint]:
 @functools.lru_cache(maxsize=16)
 def _against(run: Path, _stamp: _Stamp, _kept: tuple[tuple[str, bool], ...]) -> dict[str, _Reasons]:
     """Place of each checkpoint that is doubted since it was saved, to the reasons."""
+    # here, as it takes torch, which a run without a conviction's first page need not wait for
+    from sdc_guard.archive.recovery.candidates import candidates
+
     return {_place(run, one.path): reasons for one in candidates(run) if (reasons := _since(one))}
 
 

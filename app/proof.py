@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from forensics.journal import Session
-from forensics.reporting.facts import Headline
-from forensics.reporting.headline import of_session
-from forensics.reporting.sessions_told import told
 
 from .answers import Said
 from .records import Incident
 from .sessions import BATCH, SessionResult
 from .wording import count
+
+if TYPE_CHECKING:
+    from forensics.reporting.facts import Headline
 
 _UNNAMED: Final = "Which layer is wrong it does not say."
 _OF_ALL: Final = (
@@ -68,6 +68,10 @@ def proof_of(
         dtypes: layer to dtype, by their names.
         attempts: how often the run was started by now.
     """
+    # here, as they take torch, which a page without such a session need not wait for
+    from forensics.reporting.headline import of_session
+    from forensics.reporting.sessions_told import told
+
     session = next((one for one in Session.all(run) if one.folder.name == found.session), None)
     known = None if session is None else told(session, attempts=attempts)
     if known is None or known.result is None:

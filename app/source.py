@@ -11,7 +11,7 @@ from pathlib import Path
 import duckdb
 import streamlit as st
 
-from sdc_guard.archive.convictions import FILE as CONVICTIONS
+from sdc_guard.archive.folders import CONVICTIONS
 from sdc_guard.errors import RunFormatError, SdcGuardError
 from sdc_guard.lake.location import is_lake, parse
 from sdc_guard.store.opening import open_run

@@ -17,10 +17,11 @@ from typing import Any, Final
 from ..errors import SdcGuardError
 from ..store.lineage import counts, lineage
 from ..store.run_file import Attempt, RunFile
+from .folders import CONVICTIONS
 from .line_file import read_lines
 from .manifest import Manifest
 
-FILE: Final = "convictions.jsonl"
+FILE: Final = CONVICTIONS
 
 
 @dataclass(frozen=True)

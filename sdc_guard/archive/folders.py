@@ -1,4 +1,4 @@
-"""Names of an archive's folders: whole checkpoints, and copies of their weights alone."""
+"""Names in an archive's folder: whole checkpoints, copies of their weights, what is proven."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 WHOLE: Final = "step="
+CONVICTIONS: Final = "convictions.jsonl"  # beside the folders: what was proven against them
 WEIGHTS: Final = "weights="  # a name of its own: whoever looks for checkpoints does not resume it
 WEIGHTS_FILE: Final = "weights.pt"
 NAME: Final = re.compile(r"(?:step|weights)=(\d+)(-a\d+(\.\d+)?)?")

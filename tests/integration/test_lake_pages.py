@@ -149,6 +149,7 @@ def test_a_catalog_in_a_file_that_is_being_read_is_not_written(lake: Lake) -> No
     assert (read.code, read.out.split()) == (0, ["count_star()", "100"]), read.err
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_a_journey_over_a_lake(chromium: Browser, lake: Lake, tmp_path: Path) -> None:
     first, second = lake.locations

@@ -55,7 +55,7 @@ def pictures(tmp_path: Path) -> Path:
     return folder
 
 
-def keep(page: Page, file: Path) -> None:
+def keep(page: Page, file: Path, widths: tuple[int, ...] = (WIDE, NARROW)) -> None:
     """A picture of the page as it is when nothing is being drawn, and of a narrow one.
 
     Each text on it has the contrast that it needs, each chart a name, and nobody scrolls sideways.
@@ -64,7 +64,8 @@ def keep(page: Page, file: Path) -> None:
     assert "Traceback" not in page.inner_text("body")
     assert faint(page) == {}
     assert all(charts_in_words(page))
-    for width, name in ((WIDE, file), (NARROW, file.with_stem(f"{file.stem}-narrow"))):
+    for width in widths:
+        name = file if width == WIDE else file.with_stem(f"{file.stem}-narrow")
         page.set_viewport_size({"width": width, "height": 900})
         whole(page, name)
         assert sideways(page) == 0, name
@@ -106,7 +107,7 @@ def test_from_no_run_to_what_to_do_now(chromium, tmp_path: Path, pictures: Path)
             page.goto("/?run=damaged")
             told = re.compile("1 file of the trace could not be opened; alerts may have been")
             expect(page.get_by_text(told)).to_be_visible()
-            keep(page, pictures / "damaged.png")
+            keep(page, pictures / "damaged.png", (WIDE,))
             in_progress(page, trained, pictures)
         visit.close()
     assert visit.elsewhere == []
@@ -161,7 +162,7 @@ def a_link_and_the_dark(visit: Visit, chromium, url: str, pictures: Path) -> Non
     expect(page.get_by_test_id("stApp")).to_have_css("background-color", f"rgb{wanted}")
     # on the chart, too: its page is seen through it
     expect(page.locator("canvas.marks").first).to_be_visible()
-    keep(page, pictures / "locate-dark.png")
+    keep(page, pictures / "locate-dark.png", (WIDE,))
     visit.elsewhere += dark.elsewhere
     dark.close()
 
@@ -210,7 +211,7 @@ def in_progress(page: Page, trained: subprocess.Popen[str], pictures: Path) -> N
     expect(page.get_by_role("heading", name="Step 7", exact=True)).to_be_visible()
     expect(layer).to_have_value("weight")
     expect(page).to_have_url(re.compile("step=7.*layer=weight"))
-    keep(page, pictures / "in-progress.png")
+    keep(page, pictures / "in-progress.png", (WIDE,))
 
 
 def training(run: Path, log: Path) -> subprocess.Popen[str]:

@@ -66,6 +66,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return done
 
 
+@pytest.mark.slow
 def test_kill_and_resume_give_the_rows_of_one_go(
     tmp_path: Path, in_this_process: list[Any]
 ) -> None:
