@@ -126,7 +126,7 @@ def shared_cache(folder: Path, draw: random.Random, happened: Counter[str]) -> N
                     assert held.path.read_bytes() == content
             assert cache.entries.used() <= LIMIT
             if mine.random() < 0.2 and held is not None:
-                damaged(place, mine)
+                damaged(cache, mine)
 
     readers = {child(lambda n=n: reads(n)) for n in range(READERS)}  # type: ignore[misc]
     until, seed = time.monotonic() + SECONDS, READERS
@@ -152,19 +152,18 @@ def shared_cache(folder: Path, draw: random.Random, happened: Counter[str]) -> N
             assert held.path.read_bytes() == content
 
 
-def damaged(place: Path, draw: random.Random) -> None:
+def damaged(cache: Cache, draw: random.Random) -> None:
     """A new file with a flipped bit in the place of an entry: who reads it by now is not hit."""
-    there = sorted((place / "entries").iterdir())
-    if there:
-        path = draw.choice(there)
-        try:
+    place = cache.entries.folder
+    with cache.entries._alone():  # else it may be evicted meanwhile, and come back without room
+        there = sorted(cache.entries.entries.iterdir())
+        if there:
+            path = draw.choice(there)
             content = bytearray(path.read_bytes())
             content[draw.randrange(len(content))] ^= 1
             other = place.with_name(f"other-{os.getpid()}")
             other.write_bytes(content)
             other.replace(path)
-        except FileNotFoundError:  # evicted meanwhile
-            return
 
 
 def main(folder: Path, seed: int) -> None:
