@@ -2,7 +2,9 @@
 
 The copies lie in the session's folder. Their list is published when all of them are proven, and
 before anything is replayed: who finds a list knows that a replay may have written over those
-files, and who finds copies without one that nothing ran.
+files, and who finds copies without one that nothing ran. A list counts in the very folder that it
+was made in, which it names by inode: in a copy of a run, or in one of a stranger's making, it would
+have files elsewhere replaced.
 """
 
 from __future__ import annotations
@@ -97,8 +99,8 @@ def keep(
             done = done and within
     if kept:
         fsync_folder(folder)
-        text = json.dumps([asdict(one) for one in kept], indent=1)
-        publish_text(folder / _LIST, text + "\n")
+        content = {"inode": folder.stat().st_ino, "files": [asdict(one) for one in kept]}
+        publish_text(folder / _LIST, json.dumps(content, indent=1) + "\n")
     return done
 
 
@@ -116,7 +118,9 @@ def put_back(session: Path) -> list[str]:
     folder = session / FOLDER
     try:
         content = json.loads((folder / _LIST).read_text(encoding="utf-8"))
-        kept = [Kept(**{**one, "state": tuple(one["state"])}) for one in content]
+        if content["inode"] != folder.stat().st_ino:
+            return [f"safe copies that were made in another folder are not put back: {folder}"]
+        kept = [Kept(**{**one, "state": tuple(one["state"])}) for one in content["files"]]
     except FileNotFoundError:
         shutil.rmtree(folder, ignore_errors=True)
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,18 @@ def test_after_a_kill_the_next_verification_puts_back(tmp_path: Path) -> None:
     assert not (session.folder / FOLDER).exists()
     put_back_left(tmp_path / "bisect", 1, told.append)
     assert len(told) == 1
+
+
+def test_a_copied_run_writes_nothing_into_the_place_of_the_first(tmp_path: Path) -> None:
+    one = saved(tmp_path, 20)
+    killed(tmp_path / "bisect", one)
+    shutil.copytree(tmp_path / "bisect", tmp_path / "copy" / "bisect")
+    told: list[str] = []
+    put_back_left(tmp_path / "copy" / "bisect", 1, told.append)
+    assert one.path.read_bytes() == b"y" * 20
+    assert ["made in another folder" in line for line in told] == [True]
+    put_back_left(tmp_path / "bisect", 1, told.append)
+    assert one.path.read_bytes() == b"x" * 20
 
 
 def test_what_a_training_saved_since_is_left_alone(tmp_path: Path) -> None:
