@@ -16,6 +16,7 @@ RUN_KEY: Final = "run"
 _CHANGED, _KEPT, _PAGE = "address changed", "address kept", "page shown"
 # pixels: of a choice's width, of a letter, and of what stands beside the name
 _LEAST_WIDE, _MOST_WIDE, _LETTER, _BESIDE = 260, 560, 8, 90
+_ANY: Final = "none; type parts of a name"
 _ON_ITS_WAY: Final = 5.0  # seconds in which a browser may still ask with the address before
 
 
@@ -78,6 +79,9 @@ def choice(
     optional: bool = False,
     default: str | None = None,
     shown: Callable[[str], str] = str,
+    known: Sequence[str] | None = None,
+    found: Callable[[str], str | None] | None = None,
+    about: str | None = None,
 ) -> str | None:
     """A choice that the address has under this name; the default, or none, without it.
 
@@ -89,11 +93,15 @@ def choice(
         optional: whether nothing may be chosen, as is the case at first.
         default: what is chosen at first; by default the first option.
         shown: what stands for an option.
+        known: all that the address may say, where the options are but some of it.
+        found: takes what somebody typed, or chose, to what is meant; where it gives None, the
+            choice stays as it was. Without it, nothing but an option can be typed.
+        about: told by the field's help.
     """
     asked = st.query_params.get(name)
     first = None if optional or not options else options[0]
     first = default if default in options else first
-    value = asked if asked in options else first
+    value = asked if asked in (known or options) else first
     _show(name, value)
     missing = optional and asked and value is None
     st.selectbox(
@@ -102,9 +110,11 @@ def choice(
         index=None if optional else 0,
         key=name,
         on_change=_taken,
-        args=(name, first),
+        args=(name, first, found),
         format_func=shown,
-        placeholder=f"{asked} is not in this run" if missing else "none",
+        accept_new_options=found is not None,
+        help=about,
+        placeholder=f"{asked} is not in this run" if missing else "none" if found is None else _ANY,
         width=width,
     )
     return value
@@ -122,6 +132,14 @@ def _show(name: str, value: str | int | None) -> None:
         st.session_state[name] = value
 
 
-def _taken(name: str, without: str | None = None) -> None:
+def _taken(
+    name: str,
+    without: str | None = None,
+    found: Callable[[str], str | None] | None = None,
+) -> None:
     value = st.session_state[name]
+    if found is not None and value is not None:
+        value = found(value)
+        if value is None:
+            return
     put(**{name: None if value is None or value == without else value})

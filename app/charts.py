@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -67,21 +67,19 @@ def timeline(
     overlay: Overlay,
     checkpoints: Sequence[Checkpoint],
     palette: Palette = LIGHT,
-) -> list[alt.LayerChart]:
+) -> Iterator[alt.LayerChart]:
     """The panels from top to bottom over equal axes of steps, and last a lane of marks.
 
-    They are charts of their own, since a concatenated chart does not fit itself to its page.
+    They are charts of their own, since a concatenated chart does not fit itself to its page. Each
+    is made when it is asked for: while a browser loads what draws the first, the next are made.
     """
+    for panel in panels:
+        layers = alt.layer(*_panel(panel, overlay, palette))
+        text = panel_text(panel, overlay)
+        yield dressed(layers, palette, text, left=_LEFT, height=panel.height)
     rows = mark_rows(overlay, checkpoints)
-    drawn = [
-        (_panel(panel, overlay, palette), panel.height, panel_text(panel, overlay))
-        for panel in panels
-    ]
-    drawn.append((_lane(rows, overlay, palette), _LANE_HEIGHT, lane_text(rows, overlay)))
-    return [
-        dressed(alt.layer(*layers), palette, text, left=_LEFT, height=height)
-        for layers, height, text in drawn
-    ]
+    lane = alt.layer(*_lane(rows, overlay, palette))
+    yield dressed(lane, palette, lane_text(rows, overlay), left=_LEFT, height=_LANE_HEIGHT)
 
 
 def panel_text(panel: Panel, overlay: Overlay) -> str:
@@ -197,7 +195,7 @@ def _panel(panel: Panel, overlay: Overlay, palette: Palette) -> list[alt.Chart]:
         tooltip = (
             [alt.Tooltip("step:Q", format=",d"), alt.Tooltip("value:Q", format=".6g")]
             if few
-            else alt.value(None)
+            else alt.TooltipValue(None)
         )
         layers.append(
             alt.Chart(line.points.assign(curve=pd.Categorical([name] * len(line.points))))
@@ -236,11 +234,15 @@ def log_ticks(lines: Mapping[str, Series]) -> list[float]:
 
 
 def _undrawn(marks: pd.DataFrame, overlay: Overlay, palette: Palette) -> alt.Chart:
-    tooltip = [alt.Tooltip("step:Q", format=",d"), "what:N", alt.Tooltip("count:Q", format=",d")]
+    tooltip = [
+        alt.Tooltip("step:Q", format=",d"),
+        alt.Tooltip("what:N"),
+        alt.Tooltip("count:Q", format=",d"),
+    ]
     return (
         alt.Chart(marks)
         .mark_point(shape="cross", angle=45, size=60, filled=True, color=palette.corrupt, clip=True)
-        .encode(x=_x(overlay), y=alt.value(7), tooltip=tooltip)
+        .encode(x=_x(overlay), y=alt.YValue(7), tooltip=tooltip)
     )
 
 
@@ -254,7 +256,7 @@ def _behind(overlay: Overlay, palette: Palette, *, labels: bool = False) -> list
         layers.append(
             alt.Chart(pd.DataFrame({"step": [start], "end": [bad]}))
             .mark_rect(color=palette.suspect, opacity=0.18, clip=True)
-            .encode(x=x, x2="end:Q")
+            .encode(x=x, x2=alt.X2("end:Q"))
         )
     for severity, dash in (("proven", [1, 0]), ("suspect", [4, 3])):
         if overlay.alerts.empty:
@@ -294,7 +296,11 @@ def _lane(rows: pd.DataFrame, overlay: Overlay, palette: Palette) -> list[alt.Ch
             color=alt.Color(
                 "sort:N", scale=alt.Scale(domain=present, range=colours), legend=legend
             ),
-            tooltip=[alt.Tooltip("step:Q", format=",d"), "sort:N", "text:N"],
+            tooltip=[
+                alt.Tooltip("step:Q", format=",d"),
+                alt.Tooltip("sort:N"),
+                alt.Tooltip("text:N"),
+            ],
         )
     )
     return [*_behind(overlay, palette, labels=True), points]

@@ -187,6 +187,16 @@ def layer_of_alert(reader: TraceReader, step: int | None) -> str:
     return rows[0][0] if rows else ""
 
 
+def alerted_layers(reader: TraceReader, most: int) -> list[str]:
+    """The layers that alerts name, those with proven ones and with the most alerts first."""
+    rows = reader.rows(
+        "SELECT name FROM alerts JOIN layer_names USING (layer) GROUP BY name"
+        " ORDER BY bool_or(severity = 'proven') DESC, count(*) DESC, name LIMIT $most",
+        {"most": most},
+    )
+    return [name for (name,) in rows]
+
+
 def checkpoints(reader: TraceReader) -> list[Checkpoint]:
     """All checkpoints, by step, those too whose files are not there any more.
 

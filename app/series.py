@@ -9,7 +9,7 @@ import pandas as pd
 
 from sdc_guard.store.trace_reader import TraceReader
 
-MAX_POINTS = 2_500  # of a curve: some two for each of a chart's pixels
+MAX_POINTS = 1_600  # of a curve: two for each pair of a chart's pixels
 MAX_MARKS = 500
 
 _SOURCES = {

@@ -106,9 +106,9 @@ def _tooltip() -> alt.Tooltip:
     return alt.Tooltip("tip:N")
 
 
-def _described(cells: pd.DataFrame) -> dict[str, str]:
+def _described(cells: pd.DataFrame) -> dict[str, alt.Description]:
     """The label of each cell, which only a drawing as SVG has a place for."""
-    return {"description": "text:N"} if "text" in cells else {}
+    return {"description": alt.Description("text:N")} if "text" in cells else {}
 
 
 def _rects(cells: pd.DataFrame, shown: Drawn, palette: Palette) -> alt.Chart:
@@ -129,7 +129,7 @@ def _rects(cells: pd.DataFrame, shown: Drawn, palette: Palette) -> alt.Chart:
         .mark_rect(clip=True, cursor="pointer")
         .encode(
             x=_x(shown, "start"),
-            x2="end:Q",
+            x2=alt.X2("end:Q"),
             y=_y(shown),
             color=alt.Color("colour:Q", scale=scale, legend=legend),
             tooltip=_tooltip(),
@@ -145,7 +145,7 @@ def _plain_rects(cells: pd.DataFrame, shown: Drawn, palette: Palette) -> alt.Cha
         .mark_rect(clip=True, cursor="pointer", color=palette.untested, opacity=0.45)
         .encode(
             x=_x(shown, "start"),
-            x2="end:Q",
+            x2=alt.X2("end:Q"),
             y=_y(shown),
             tooltip=_tooltip(),
             **_described(cells),
@@ -206,5 +206,5 @@ def _outline(shown: Drawn, palette: Palette, chosen: tuple[int, int]) -> alt.Cha
     return (
         alt.Chart(frame)
         .mark_rect(filled=False, stroke=palette.chosen, strokeWidth=2, clip=True)
-        .encode(x=_x(shown, "start"), x2="end:Q", y=_y(shown))
+        .encode(x=_x(shown, "start"), x2=alt.X2("end:Q"), y=_y(shown))
     )

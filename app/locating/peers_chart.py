@@ -134,7 +134,7 @@ def bars(
     drawn = alt.layer(
         chart.mark_bar(cornerRadiusEnd=2).encode(x=x, y=y, color=colour, tooltip=tip),
         chart.mark_text(align="left", dx=6, color=palette.ink, limit=420).encode(
-            x=x, y=y, text="text:N", tooltip=tip
+            x=x, y=y, text=alt.Text("text:N"), tooltip=tip
         ),
     )
     first = "; ".join(texts[:_IN_WORDS])

@@ -6,7 +6,17 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import address, answer_box, answers, drawing, navigation, proof, queries, sessions
+from app import (
+    address,
+    answer_box,
+    answers,
+    drawing,
+    layer_box,
+    navigation,
+    proof,
+    queries,
+    sessions,
+)
 from app.follow import follow
 from app.locating import (
     attempt_choice,
@@ -48,11 +58,11 @@ def controls(
     ranks = ["all", *map(str, range(reader.run_file.world_size))]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         step = address.number("Step", "step")
-        layer = address.choice("Layer", "layer", names, width=address.room(names), optional=True)
+        layer = layer_box.control(newest, names)
         rank = address.choice("Rank", "rank", ranks, width=100)
         name = address.choice("Statistic", "statistic", list(STATISTICS), width=140)
         attempt_choice.control(newest)
-    if said := attempt_choice.note(reader, newest):
+    for said in filter(None, (layer_box.note(names), attempt_choice.note(reader, newest))):
         st.caption(plain(said))
     of_rank = None if rank in (None, "all") else int(rank)
     return step, layer, of_rank, STATISTICS[name or "norm"]

@@ -9,6 +9,7 @@ from app import (
     answers,
     charts,
     drawing,
+    layer_box,
     navigation,
     queries,
     records,
@@ -39,11 +40,13 @@ def controls(reader: TraceReader) -> tuple[int | None, str | None, int | None]:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         step = address.number("Step", "step")
         names = queries.layer_names(reader)
-        layer = address.choice("Layer", "layer", names, width=address.room(names), optional=True)
+        layer = layer_box.control(reader, names)
         window = None
         if step is not None:
             chosen = st.segmented_control("Show", list(_WINDOWS), default="whole run", key="window")
             window = _WINDOWS[chosen or "whole run"]
+    if said := layer_box.note(names):
+        st.caption(plain(said))
     return step, layer, window
 
 

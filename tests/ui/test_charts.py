@@ -174,7 +174,7 @@ def test_a_run_of_one_step_and_a_run_of_nothing_have_charts() -> None:
 
 def test_a_curve_without_a_point_is_not_drawn() -> None:
     panel = Panel("loss", {"training loss": curve([3.0]), "shadow loss": curve([])})
-    spec = timeline([panel], Overlay(1, 60), [])[0].to_dict()
+    spec = next(timeline([panel], Overlay(1, 60), [])).to_dict()
     (line,) = layers_of(spec, "line")
     assert line["encoding"]["color"]["scale"]["domain"] == ["training loss"]
     assert line["encoding"]["color"]["legend"] is None

@@ -69,7 +69,7 @@ def test_no_label_makes_one_chart_of_the_timeline_narrower_than_the_next() -> No
 
 def test_the_two_losses_differ_in_dash_as_well_as_in_colour() -> None:
     both = Panel("loss", {"training loss": curve([3.0, 2.0]), "shadow loss": curve([2.5, 2.1])})
-    spec = timeline([both], OVERLAY, [])[0].to_dict()
+    spec = next(timeline([both], OVERLAY, [])).to_dict()
     lines = [layer for layer in spec["layer"] if layer["mark"]["type"] == "line"]
     (dashes,) = {str(line["encoding"]["strokeDash"]["scale"]["range"]) for line in lines}
     assert dashes == "[[1, 0], [5, 3]]"

@@ -59,8 +59,9 @@ def test_a_long_run_is_drawn_with_few_points_and_its_one_spike(tmp_path: Path) -
 
 
 def test_a_short_run_is_drawn_whole(tmp_path: Path) -> None:
-    values = {step: float(step % 7) for step in range(1, 2_501)}
+    values = {step: float(step % 7) for step in range(1, MAX_POINTS + 1)}
     found = curve_of(tmp_path / "run", values)
+    assert MAX_POINTS >= 1_000  # two for each pixel of a narrow chart
     assert dict(found.points.itertuples(index=False, name=None)) == values
     assert found.width == 1
 
