@@ -113,6 +113,8 @@ def choice(
         args=(name, first, found),
         format_func=shown,
         accept_new_options=found is not None,
+        # Enter takes an option that is like what was typed: not a layer for its likeness
+        filter_mode="fuzzy" if found is None else "contains",
         help=about,
         placeholder=f"{asked} is not in this run" if missing else "none" if found is None else _ANY,
         width=width,
