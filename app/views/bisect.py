@@ -4,7 +4,7 @@ from urllib.parse import quote
 
 import streamlit as st
 
-from app import address, answer_box, answers, queries
+from app import address, answer_box, answers, proof, queries, sessions
 from app.frame import errors_told
 from app.navigation import onward
 from app.palette import palette_of
@@ -234,6 +234,13 @@ def body() -> None:
         searched(current_source())
 
 
+def first_shown(reader: TraceReader) -> str | None:
+    """The session to show at first, of a run that none works on: a proof outlives what follows."""
+    results = sessions.session_results(reader.run, len(reader.run_file.attempts))
+    proving = proof.newest_proof(results, None)
+    return searches.newest_answered(reader.run) if proving is None else proving.session
+
+
 def searched(source: Source) -> None:
     if is_lake(str(source.location)):
         in_a_lake(source.reader())
@@ -247,7 +254,7 @@ def searched(source: Source) -> None:
     if (mine := starting.followed(source.run, running)) is not None:
         st.query_params["session"] = mine
     with choice:
-        name = chosen(names, running or searches.newest_answered(source.run))
+        name = chosen(names, running or first_shown(reader))
     with one:
         if name is None:
             unsearched(reader)

@@ -90,6 +90,17 @@ def test_the_session_of_the_address(tmp_path: Path, open_bisect: Open) -> None:
         assert f"There is no session {odd}; shown is 0002." in said(app)
 
 
+def test_a_proof_is_shown_before_a_later_search_without_one(
+    tmp_path: Path, open_bisect: Open
+) -> None:
+    run = corrupt_run(tmp_path / "run")
+    proving = verification(run, ("replay-1", 20, 40, True))
+    answered(proving, LOCATED, run)
+    answered(search(run, COURSE), BRACKET, run)
+    assert open_bisect(run).selectbox(key="session").value == proving.folder.name == "0001"
+    assert open_bisect(run, session="0002").selectbox(key="session").value == "0002"
+
+
 def test_one_that_runs_is_followed(tmp_path: Path, open_bisect: Open) -> None:
     run = corrupt_run(tmp_path / "run")
     made = verification(run, ("replay-1", 20, 40, False))
