@@ -138,11 +138,12 @@ def _alerts(report: Report) -> Iterator[str]:
 def _checkpoints(report: Report) -> Iterator[str]:
     yield "## Checkpoints"
     shown_ones = report.told_checkpoints()
-    rows = [
-        (one.step, one.status, "; ".join(report.judged_of(one.step)),
-         "; ".join((*one.reasons, *one.notes)))
-        for one in shown_ones
-    ]  # fmt: skip
+    rows, before = [], ""
+    for one in shown_ones:
+        why = "; ".join((*one.reasons, *one.notes))
+        judged = "; ".join(report.judged_of(one.step))
+        rows.append((one.step, one.status, judged, "as above" if why and why == before else why))
+        before = why
     heads = ("step", "status when saved", "judged", "reasons")
     yield table(heads, rows, plain) if rows else "None."
     if left := len(report.checkpoints) - len(shown_ones):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,14 @@ def test_the_report_says_what_was_not_watched(tmp_path: Path) -> None:
     # 8 of the 4·9 transitions up to step 9
     assert "22.2 % of the state's transitions from step to step were compared." in text
     assert "| 0 | capture | one compiled step |" in text
+
+
+def test_a_reason_that_is_repeated_is_told_once(tmp_path: Path) -> None:
+    """Of the recorded run with a flipped weight: two checkpoints of one incident."""
+    recorded = Path(__file__).parents[2] / "sample_runs" / "recorded" / "weight_flip"
+    run = shutil.copytree(recorded, tmp_path / "run")
+    _, told = markdown(report_on(run)).split("## Checkpoints")
+    rows = {line.split(" | ")[0]: line for line in told.splitlines() if line.startswith("| ")}
+    assert "incident open since step 74: step 74: carried_digest" in rows["| 80"]
+    assert rows["| 100"].endswith(" | as above |")
+    assert "as above" not in rows["| 60"]  # clean, as the one before it, for no reason
