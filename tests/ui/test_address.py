@@ -68,3 +68,14 @@ def test_what_is_no_step_or_layer_here_is_none(
     layer = shown.selectbox(key="layer")
     assert layer.value is None
     assert layer.proto.placeholder == "no such is not in this run"
+
+
+def test_what_is_usual_is_left_out_of_the_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shown = page_of(monkeypatch, "locate", corrupt_run(tmp_path / "run"))
+    assert query(shown) == {"run": "run"}
+    shown.selectbox(key="statistic").set_value("max_abs").run()
+    assert query(shown) == {"run": "run", "statistic": "max_abs"}
+    shown.selectbox(key="statistic").set_value("norm").run()
+    assert query(shown) == {"run": "run"}
