@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,15 @@ def test_of_many_or_none_it_says_so(monkeypatch: pytest.MonkeyPatch, run: Path) 
     assert "No layer has “*no such* layer” in its name." in said(none)
     assert none.selectbox(key="layer").options == [ALERTED, NAMES[0], *OTHERS[:3]]
     assert "layer" not in none.query_params
+
+
+def test_a_search_is_of_the_run_it_was_made_in(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
+    shutil.copytree(run, run.with_name("second"))
+    shown = typed(page_of(monkeypatch, "timeline", run.parent, run="run"), "decoder")
+    assert "is in the names of" in said(shown)
+    other = shown.selectbox(key="run picker").select("second").run()
+    assert "is in the names of" not in said(other)
+    assert other.selectbox(key="layer").options == [ALERTED, NAMES[0], *OTHERS[:3]]
 
 
 def test_few_layers_are_all_listed_and_nothing_else_can_be_typed(
