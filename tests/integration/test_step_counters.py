@@ -18,7 +18,8 @@ from sdc_guard.archive.manifest import Manifest
 from sdc_guard.inject.injector import flip_bit
 from sdc_guard.signals.rotation import Rotation
 
-STEPS, FAULT, HEALTHY = 8, 5, 200
+STEPS, FAULT = 8, 5
+HEALTHY = 80  # four times the longest of what the trainings repeat
 NAME = "2.weight"
 Make = Callable[[Any], torch.optim.Optimizer]
 COUNTING: dict[str, Make] = {
