@@ -16,6 +16,9 @@ from hypothesis import HealthCheck, settings
 
 from sdc_guard.store.run_file import Attempt, Layer, RunFile
 
+# read when the compiler is imported: to start processes for it takes longer than to compile here
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 settings.register_profile(
     "sdc-guard",
     deadline=None,  # a loaded machine is no failure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -393,6 +394,15 @@ def attached(
 
 @pytest.mark.parametrize("name", TRAININGS)
 def test_no_healthy_training_is_accused(name: str, attached: Callable[..., Guard]) -> None:
+    TRAININGS[name](net(), attached)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAININGS)
+def test_no_healthy_training_is_accused_in_a_thousand_steps(
+    name: str, attached: Callable[..., Guard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "HEALTHY", 1000)
     TRAININGS[name](net(), attached)
 
 
