@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from distributed_training import Here, batch
+from distributed_training import Here, batch, closing_within
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -125,7 +125,8 @@ def one_faulty_rank(here: Here) -> Told:
 def audited_on_rank_0_only(here: Here) -> Told:
     neighbours.PATIENCE = 0.3
     try:
-        return training(here, Faulty(-1), guarded=here.rank == 0)
+        with closing_within(0.5):
+            return training(here, Faulty(-1), guarded=here.rank == 0)
     finally:
         neighbours.PATIENCE = 30.0
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from distributed_meshes import Block
 from distributed_replicas import Net
 from distributed_shards import Uneven, sharded
-from distributed_training import Here, Training, adam, local, named
+from distributed_training import Here, Training, adam, closing_within, local, named
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -37,13 +37,14 @@ class Disturbed(Training):
 
     culprit: int = 2
     lockstep: bool = False  # for ranks that do not wait for each other by themselves
+    patience: float = 2.0  # seconds in which a comparison has come to something
     disturb: Callable[[Training, Guard], None] = lambda *_: None
 
     def _pass(self, step: int, part: int, guard: Guard | None) -> None:
         if guard is not None:
             time.sleep(0.01)
             if step > AT + AT % EVERY:
-                until_compared(guard)
+                until_compared(guard, self.patience)
             if (step, self.here.rank) == (AT, self.culprit):
                 with torch.no_grad():
                     self.disturb(self, guard)
@@ -52,13 +53,13 @@ class Disturbed(Training):
         super()._pass(step, part, guard)
 
 
-def until_compared(guard: Guard) -> None:
+def until_compared(guard: Guard, seconds: float) -> None:
     """Wait until it is known what came of the newest record, or which step's values are asked for.
 
-    On a machine with more to do the steps of these trainings would be over before.
+    At most so long; on a machine with more to do the steps of these trainings would be over before.
     """
     (check,) = (one for one in guard._checks._checks if isinstance(one, ReplicaCheck))
-    end = time.monotonic() + 2
+    end = time.monotonic() + seconds
     while time.monotonic() < end and check._thread.waiting and check._thread._done.empty():
         awaited = check._comparison.awaited
         if awaited is not None and awaited > check._asked.step:
@@ -159,7 +160,9 @@ def pair_of_replicas(here: Here) -> Told:
 
 
 def one_without_a_guard(here: Here) -> Told:
-    return ddp(here if here.rank < 2 else Here(here.rank, here.world, None), steps=6)
+    with closing_within(0.5):
+        alone = Here(here.rank, here.world, None)
+        return ddp(here if here.rank < 2 else alone, steps=6, patience=1.0)
 
 
 class Killed(Disturbed):
@@ -173,9 +176,10 @@ class Killed(Disturbed):
 
 def one_killed(here: Here) -> Told:
     model = Net()
-    one = Killed(here, model, adam(model), together=True, steps=8)
+    one = Killed(here, model, adam(model), together=True, steps=8, patience=0.5)
     one.options = {"replicas_every": EVERY}
-    return one()
+    with closing_within(0.5):
+        return one()
 
 
 def hsdp_flipped(here: Here) -> Told:

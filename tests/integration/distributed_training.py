@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from sdc_guard import Guard
+from sdc_guard.checks.across_ranks import InBackground, SameValue
 from sdc_guard.digest import digest_tensor
 
 Five = list[float]
@@ -54,6 +56,15 @@ def five(gradient: torch.Tensor, numel: int) -> Five:
 def adam(model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of all these trainings."""
     return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+@contextlib.contextmanager
+def closing_within(seconds: float) -> Iterator[None]:
+    """Guards that close wait so long, and no longer, for a rank from which nothing comes."""
+    with contextlib.ExitStack() as stack:
+        for kind in (InBackground, SameValue):
+            stack.enter_context(mock.patch.object(kind.close, "__defaults__", (seconds,)))
+        yield
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

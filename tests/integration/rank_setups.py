@@ -42,7 +42,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sdc_guard.signals.shadow import LossFunction, ShadowPass
 
 Optimizers = list[torch.optim.Optimizer]
-RANKS, STEPS = 2, 10
+RANKS, STEPS = 2, 5
 
 
 class Block(nn.Module):

@@ -6,11 +6,11 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import preloaded
 import pytest
 
 from sdc_guard import RunReader
@@ -52,7 +52,7 @@ while True:
 
 def start(code: str, *arguments: object) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        [preloaded.python(), "-c", code, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,  # else a part of what was told stays in our own buffer
@@ -74,7 +74,7 @@ def _nothing_is_left_running() -> Iterator[None]:
 def kill(process: subprocess.Popen[bytes]) -> list[bytes]:
     """End a process at once; the lines that it had written."""
     process.send_signal(signal.SIGKILL)
-    out, errors = process.communicate()
+    out, errors = process.communicate()  # to the end: of what was forked for it, too
     STARTED.remove(process)
     assert process.returncode == -signal.SIGKILL, errors.decode()
     return out.split(b"\n")[:-1]

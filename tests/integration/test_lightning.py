@@ -9,8 +9,10 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from conftest import ROOT
 from recorded import another_scaler, by_hand, close, example, rows, sum_of_bits, sums_of_bits
 
 from sdc_guard import RunReader, TrainingHalted
@@ -314,3 +316,18 @@ def test_setups_lightning_example_of_the_documents(
     steps = [step for (step,) in rows(tmp_path / "runs" / "pretrain", "step")]
     assert steps == [1, 2, 3, 4, 5, 6]
     assert list(tmp_path.glob("lightning_logs/version_0/checkpoints/*step=6.ckpt"))
+
+
+def test_the_benchmark_of_overheads_has_its_norms_as_an_arm(
+    li: Any, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import hook_overhead
+
+    watch = hook_overhead.lightning_norms()
+    assert watch is not None
+    model = li.Net()
+    for parameter in model.parameters():
+        parameter.grad = torch.from_numpy(rng.normal(size=parameter.shape)).float()
+    total = math.sqrt(sum(float(p.grad.double().square().sum()) for p in model.parameters()))
+    assert watch(model)["grad_2.0_norm_total"] == pytest.approx(total, rel=1e-6)

@@ -90,7 +90,7 @@ MANY_LAYERS = """
         model = nn.ParameterList(nn.Parameter(torch.randn(8)) for _ in range(count))
         parameters = list(model)
         optimizer = torch.optim.AdamW(parameters, foreach=True)
-        steps(parameters, optimizer, 10)
+        steps(parameters, optimizer, 3)
         return model, parameters, optimizer
 
     # imports, compiled code and threads belong to the library, not to the layers
@@ -101,8 +101,8 @@ MANY_LAYERS = """
     model, parameters, optimizer = many(5000)
     before = resident()
     guard = Guard(model, optimizer, run=sys.argv[1] + "/large", policy="record")
-    for _ in range(2):
-        steps(parameters, optimizer, 20, guard)
+    for count in (20, 10):  # as many as are written at once, and some more
+        steps(parameters, optimizer, count, guard)
         guard.flush()
     print(resident() - before)
     assert guard.health.errors == guard.health.dropped == 0, guard.health

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,8 @@ from sdc_guard.archive.manifest import Manifest
 from sdc_guard.inject.injector import flip_bit
 from sdc_guard.signals.rotation import Rotation
 
-STEPS, FAULT, HEALTHY = 8, 5, 200
+STEPS, FAULT = 8, 5
+HEALTHY = 80  # four times the longest of what the trainings repeat
 NAME = "2.weight"
 Make = Callable[[Any], torch.optim.Optimizer]
 COUNTING: dict[str, Make] = {
@@ -392,6 +394,15 @@ def attached(
 
 @pytest.mark.parametrize("name", TRAININGS)
 def test_no_healthy_training_is_accused(name: str, attached: Callable[..., Guard]) -> None:
+    TRAININGS[name](net(), attached)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAININGS)
+def test_no_healthy_training_is_accused_in_a_thousand_steps(
+    name: str, attached: Callable[..., Guard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "HEALTHY", 1000)
     TRAININGS[name](net(), attached)
 
 

@@ -6,10 +6,10 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 import torch
 from click.testing import CliRunner
@@ -252,7 +252,7 @@ def killed(folder: Path, count: int, seed: int) -> None:
     options = ("--count", "2", "--weights", "1", "--policy", "keep-last", "--apply")
     given = (str(folder / "made"), str(count), str(seed), *options)
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, *given], env=os.environ | {"OMP_NUM_THREADS": "1"},
+        [preloaded.python(), "-c", KILLED, *given], env=os.environ | {"OMP_NUM_THREADS": "1"},
         check=False, timeout=150, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

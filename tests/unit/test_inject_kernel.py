@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
 from ahead_of_time import compiled
 from injected_words import storage
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -132,6 +133,8 @@ def test_the_operator_takes_tensors_without_values() -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of what inductor imports
 @pytest.mark.filterwarnings("ignore:Torchinductor does not support:UserWarning")  # complex
+# to try what vectors this machine has takes longer than all of this; the graph is the same
+@torch._inductor.config.patch({"cpp.vec_isa_ok": False})
 def test_a_compiled_function_injects_within_one_graph_and_is_compiled_once() -> None:
     tensors = [bytes_of(8, dtype).reshape(4, 2).t() for dtype in COMPILED]
     weight = torch.full((2, 3), 0.5, requires_grad=True)
