@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import resource
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +29,10 @@ settings.load_profile("sdc-guard")
 
 def pytest_collection_finish() -> None:
     """Keep what was imported out of each later look for garbage, or for objects of a kind."""
+    if "streamlit.testing.v1" in sys.modules:  # which takes a second to import
+        import streamlit_once
+
+        streamlit_once.share()
     gc.collect()
     gc.freeze()
 
