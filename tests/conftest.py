@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import resource
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -41,6 +42,10 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         torch.manual_seed(0)  # as each test does: it imports the compiler
+        if "streamlit.testing.v1" in sys.modules:  # which takes a second to import
+            import streamlit_once
+
+            streamlit_once.share()
         gc.collect()
         gc.freeze()
 

@@ -238,29 +238,32 @@ def test_a_later_attempt_and_a_later_reader(lake: LakeUnderTest, tmp_path: Path)
     run = traces.make_run(tmp_path / "later", Attempt(1, 0, 1.0))
     traces.write(run, traces.whole_steps(0, 9))
     lake.upload(run)
-    reader = lake_python("-c", _LATER, lake.location("later"))
-    assert reader.stdout is not None
-    assert reader.stdin is None
-    assert reader.stdout.readline() == "[(10,)]\n"
+    assert lake.worker.script(_OPENED, lake.location("later")) == "[(10,)]\n"
     RunFile.read(run).with_attempt(Attempt(2, 5, 2.0)).write(run)
     traces.write(run, traces.whole_steps(5, 6, attempt=2))
     lake.upload(run)
-    out, err = reader.communicate(timeout=60)
-    assert out.splitlines() == ["[(10,)]", "[(7,)]", "[(12,)]"], err
+    assert lake.worker.script(_LATER).splitlines() == ["[(10,)]", "[(7,)]", "[(12,)]"]
 
+
+# a reader that stays open between scripts
+_OPENED = """
+import builtins, sys
+from sdc_guard.store.opening import open_run
+builtins.kept = open_run(sys.argv[1])
+print(kept.rows("SELECT count(*) FROM steps"))
+builtins.first = kept.newest_snapshot()
+"""
 
 _LATER = """
-import sys, time
-from sdc_guard.store.opening import open_run
-with open_run(sys.argv[1]) as reader:
-    print(reader.rows("SELECT count(*) FROM steps"), flush=True)
-    first = reader.newest_snapshot()
+import builtins, time
+with kept as reader:
     while reader.newest_snapshot() == first:
         time.sleep(0.05)
     print(reader.rows("SELECT count(*) FROM steps"), flush=True)
     reader.refresh()
     print(reader.rows("SELECT count(*) FROM steps"))
     print(reader.rows("SELECT count(*) FROM every.steps"))
+del builtins.kept, builtins.first
 """
 
 
@@ -334,12 +337,10 @@ def test_a_catalog_that_fails_is_one_line_and_is_tried_again(
     traces.write(run, [traces.step(0)])
     command = lake.arguments(run)
     lake.upload(traces.make_run(tmp_path / "before"))
-    reader = lake_python("-c", _PATIENT, lake.location("before"))
-    assert reader.stdout is not None
-    assert reader.stdout.readline() == "open\n"
+    lake.worker.script(_SOURCE, lake.location("before"))
     postgres.stop()
     try:
-        assert "LakeUnavailable the lake cannot be used" in reader.stdout.readline()
+        assert "LakeUnavailable the lake cannot be used" in lake.worker.script(_REFUSED)
         failed = lake.worker.command(*command)
         assert failed.code == 6
         assert len(failed.err.splitlines()) == 1
@@ -350,9 +351,8 @@ def test_a_catalog_that_fails_is_one_line_and_is_tried_again(
         assert "trying again" in watching.stderr.readline()
     finally:
         postgres.start()
-    out, err = reader.communicate(timeout=60)
-    assert out == "True [(0,)]\n", err
     try:
+        assert lake.worker.script(_PATIENT) == "True [(0,)]\n"
         assert "1 rows of 1 segments" in watching.stdout.readline()
     finally:
         watching.kill()
@@ -361,24 +361,34 @@ def test_a_catalog_that_fails_is_one_line_and_is_tried_again(
     assert lake.sql("failing", "SELECT count(*) FROM steps") == [["1"]]
 
 
-_PATIENT = """
-import sys, time
+# a page's reader that stays open between scripts
+_SOURCE = """
+import builtins, sys
 from app.source import Source
+builtins.kept = Source(sys.argv[1])
+builtins.reader = kept.reader()
+"""
+
+_REFUSED = """
+import time
 from sdc_guard.errors import SdcGuardError
-source = Source(sys.argv[1])
-reader = source.reader()
-print("open", flush=True)
 while True:
     try:
         reader.refresh()
     except SdcGuardError as error:
-        print(type(error).__name__, error, flush=True)
+        print(type(error).__name__, error)
         break
     time.sleep(0.05)
-while not source.version():
+"""
+
+_PATIENT = """
+import builtins, time
+until = time.monotonic() + 60
+while not kept.version() and time.monotonic() < until:
     time.sleep(0.05)
-count = source.reader().rows("SELECT count(*) FROM steps")
-print(bool(source.version()), count)
+count = kept.reader().rows("SELECT count(*) FROM steps")
+print(bool(kept.version()), count)
+del builtins.kept, builtins.reader
 """
 
 

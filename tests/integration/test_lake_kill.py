@@ -122,7 +122,7 @@ class Story:
 
 
 @pytest.mark.parametrize(
-    ("kills", "commits"), [(3, 25), pytest.param(10, 200, marks=pytest.mark.slow)]
+    ("kills", "commits"), [(2, 20), pytest.param(10, 200, marks=pytest.mark.slow)]
 )
 def test_nothing_is_lost_and_nothing_doubled(
     postgres: Server,

@@ -29,9 +29,11 @@ PAGES = ("incidents", "timeline", "locate", "bisect", "act")
 # All pages of both runs in one process, each as in a browser session of its own.
 _OPEN = """
 import json, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/ui"]
+import streamlit_once
 from paged import MAIN, said
 from streamlit.testing.v1 import AppTest
+streamlit_once.share()
 pages, locations = (json.loads(text) for text in sys.argv[2:])
 found = {}
 for name in pages:
@@ -68,7 +70,7 @@ class Lake:
     def pages(self, asked: dict[str, list[str]], locations: list[str]) -> dict[str, Any]:
         """What pages show: by run, those of these names."""
         told = map(json.dumps, (asked, locations))
-        out = self.worker.script(_OPEN, ROOT / "tests" / "ui", *told)
+        out = self.worker.script(_OPEN, ROOT / "tests", *told)
         found: dict[str, Any] = json.loads(out.splitlines()[-1])
         return found
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import preloaded
 import pytest
 from small_training import Fault, train
 from streamlit.testing.v1 import AppTest
@@ -196,7 +197,7 @@ def test_stopped_as_by_ctrl_c_and_gone_on_with(
         "os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False,
+        [preloaded.python(), "-c", code], stdout=subprocess.PIPE, text=True, check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == -signal.SIGTERM

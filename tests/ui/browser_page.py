@@ -12,6 +12,8 @@ _RESTS: Final = """() => document.querySelector("[data-testid=stApp]")
     && !document.querySelector("[data-testid=stSkeleton], [data-testid=stSpinner]")
     && !!document.querySelector("[data-testid=stHeading]")"""
 _MAIN: Final = "document.querySelector('[data-testid=stMain]')"
+WIDE: Final = 1280  # pixels that a page has, if nobody says otherwise
+NARROW: Final = 700
 _LOOKS: Final = 8
 _TALLEST: Final = 6_000  # pixels of a picture
 # Of each text: the ratio of WCAG 2 of its colour to what lies below, opacities counted.
@@ -97,6 +99,30 @@ def whole(page: Page, file: Path) -> None:
     page.wait_for_timeout(400)
     page.screenshot(path=file)
     page.set_viewport_size(size)
+
+
+def keep(
+    page: Page, pictures: Path | None, name: str, widths: tuple[int, ...] = (WIDE, NARROW)
+) -> None:
+    """Look at the page as it is when nothing is being drawn, and at a narrow one.
+
+    Each text on it has the contrast that it needs, each chart a name, and nobody scrolls sideways.
+    Where there is a folder for pictures, it gets one of each width.
+    """
+    settle(page)
+    assert "Traceback" not in page.inner_text("body")
+    assert faint(page) == {}
+    assert all(charts_in_words(page))
+    before = page.viewport_size
+    assert before is not None
+    for width in widths:
+        if width != before["width"]:
+            page.set_viewport_size({"width": width, "height": before["height"]})
+            page.wait_for_timeout(400)
+        if pictures is not None:
+            whole(page, pictures / f"{name}{'' if width == WIDE else '-narrow'}.png")
+        assert sideways(page) == 0, (name, width)
+    page.set_viewport_size(before)
 
 
 def sideways(page: Page) -> int:

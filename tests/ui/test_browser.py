@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+import preloaded
 import pytest
+from browser_page import WIDE, keep
 from hand_made import NAMES, clean_run, corrupt_run
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
 
 from app.palette import DARK
 
@@ -54,6 +56,16 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=found, args=QUIET)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def pictures() -> Path | None:
+    """The folder that SDC_GUARD_PICTURES names for pictures of pages."""
+    name = os.environ.get("SDC_GUARD_PICTURES")
+    if not name:
+        return None
+    Path(name).mkdir(parents=True, exist_ok=True)
+    return Path(name)
 
 
 class Visit:
@@ -104,7 +116,8 @@ def dashboard(runs: Path | str, log: Path, *options: str, path: str = str(ROOT))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "sdc_guard.cli", "dashboard", str(runs)]
+    python = preloaded.python() if path == str(ROOT) else sys.executable
+    command = [python, "-m", "sdc_guard.cli", "dashboard", str(runs)]
     with log.open("w") as errors:
         server = subprocess.Popen(
             [*command, "--port", str(port), *options],
@@ -135,16 +148,20 @@ SIZES = "CONTEXT, WIDTH, HEADS, BLOCKS, BATCH, VOCABULARY = 64, 128, 4, 4, 16, 2
 
 
 def training(run: Path, log: Path) -> subprocess.Popen[str]:
-    """tiny_gpt, with fewer tokens a step, and one flipped bit in a weight at step 27."""
+    """tiny_gpt, with fewer tokens a step, and one flipped bit in a weight at step 27.
+
+    Its first line is the number of the process that trains.
+    """
     source = (ROOT / "sample_runs" / "tiny_gpt.py").read_text(encoding="utf-8")
     assert SIZES in source
     few = SIZES.replace("64", "16", 1).replace("4, 16,", "4, 4,")
     script = log.with_name("small_gpt.py")
-    script.write_text(source.replace(SIZES, few), encoding="utf-8")
+    told = "import os\nprint(os.getpid(), flush=True)\n"
+    script.write_text(source.replace(SIZES, f"{few}{told}"), encoding="utf-8")
     options = ["--steps", "60", "--threads", "1", "--fault", "weight@27", "--fault-seed", "3"]
     with log.open("w") as errors:
         return subprocess.Popen(
-            [sys.executable, str(script), "--run", str(run), *options],
+            [preloaded.python(), str(script), "--run", str(run), *options],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
@@ -160,7 +177,7 @@ def injected(run: Path) -> dict[str, Any]:
 
 
 def test_the_incident_is_seen_while_the_training_runs_and_afterwards(
-    chromium: Browser, tmp_path: Path
+    chromium: Browser, tmp_path: Path, pictures: Path | None
 ) -> None:
     run = tmp_path / "run"
     with dashboard(run, tmp_path / "server.log") as address:
@@ -168,30 +185,48 @@ def test_the_incident_is_seen_while_the_training_runs_and_afterwards(
         page = visit.open("/")
         expect(page.get_by_text("no run folder there")).to_be_visible()
         with ended(training(run, tmp_path / "training.log")) as trained:
+            assert trained.stdout is not None
+            number = int(trained.stdout.readline())
             wait_for_line(trained, "step   40")
-            trained.send_signal(signal.SIGSTOP)  # for certain still running while we look
+            os.kill(number, signal.SIGSTOP)  # for certain still running while we look
             see_incident(page, run)
             timeline = visit.open("/timeline?step=27")
             expect(timeline.get_by_role("heading", name="Step 27", exact=True)).to_be_visible()
             expect(timeline.locator("canvas.marks")).to_have_count(3)
             expect(timeline.locator("svg.marks")).to_have_count(0)
+            layer = choose_a_layer(timeline, injected(run)["tensor"])
+            expect(timeline.get_by_text("newest step 60")).to_have_count(0)
             assert trained.poll() is None
-            trained.send_signal(signal.SIGCONT)
+            os.kill(number, signal.SIGCONT)
             assert trained.wait(timeout=300) == 0
-        # both pages bring themselves up to date
+        # both pages bring themselves up to date, and what is looked at stays
         for shown in (page, timeline):
             expect(shown.get_by_text("newest step 60")).to_be_visible()
         expect(page.get_by_text("2 checkpoints held back as suspect")).to_be_visible()
         see_incident(page, run)
+        expect(timeline.get_by_role("heading", name="Step 27", exact=True)).to_be_visible()
+        expect(layer).to_have_value(injected(run)["tensor"])
+        expect(timeline).to_have_url(re.compile("step=27.*layer="))
+        keep(timeline, pictures, "in-progress", (WIDE,))
         page.get_by_role("link", name="Step 27 on the timeline").click()
         expect(page.get_by_text("Band (20, 40]: last clean to first suspect")).to_be_visible()
         expect(page.get_by_role("heading", name="Step 27", exact=True)).to_be_visible()
-        assert re.search(r"/timeline\?.*step=27", page.url)
+        expect(page).to_have_url(re.compile(r"/timeline\?.*step=27"))
         for shown in (page, timeline):
             assert "Traceback" not in shown.inner_text("body")
         visit.close()
     assert visit.elsewhere == []
     assert "Traceback" not in (tmp_path / "server.log").read_text()
+
+
+def choose_a_layer(timeline: Page, name: str) -> Locator:
+    """By the box of the timeline, into the address."""
+    layer = timeline.get_by_role("combobox", name="Layer")
+    layer.click()
+    layer.fill(name)  # of many, not all are in the list before
+    timeline.get_by_role("option", name=name, exact=True).click()
+    expect(timeline).to_have_url(re.compile(f"layer={re.escape(name)}"))
+    return layer
 
 
 def see_incident(page: Page, run: Path) -> None:
@@ -209,7 +244,7 @@ def see_incident(page: Page, run: Path) -> None:
 
 
 def test_a_token_then_a_dark_page_about_the_run_of_the_link(
-    chromium: Browser, tmp_path: Path
+    chromium: Browser, tmp_path: Path, pictures: Path | None
 ) -> None:
     run = corrupt_run(tmp_path / "runs" / "second")
     clean_run(tmp_path / "runs" / "first")
@@ -225,30 +260,17 @@ def test_a_token_then_a_dark_page_about_the_run_of_the_link(
         page = visit.open("/?run=second")
         ask_for_the_token(page, token)
         see_the_second_run(page, name)
-        page.reload()
-        see_the_second_run(page, name)  # by the tab's ticket
-        page.reload()
-        see_the_second_run(page, name)  # and by another: each is good once
-        expect(page.get_by_label("Token", exact=True)).to_have_count(0)
         open_more_tabs(visit, page, name)
-        stranger = Visit(chromium, address)  # another browser has no tab to ask
-        expect(stranger.open("/?run=second").get_by_label("Token", exact=True)).to_be_visible()
+        linked = visit.open(f"/locate?run=second&token={token}")
+        click_a_cell(linked)
+        stranger = Visit(chromium, address, "dark")  # another browser has no tab to ask
+        other = stranger.open("/?run=second")
+        expect(other.get_by_label("Token", exact=True)).to_be_visible()
+        the_same_by_its_address(other, linked, token, pictures)
         stranger.close()
-        linked = visit.open(f"/timeline?run=second&step=27&token={token}")
-        expect(linked.get_by_role("heading", name="Step 27", exact=True)).to_be_visible()
-        expect(linked.locator("canvas.marks")).to_have_count(3)
-        assert "token" not in linked.url
-        assert re.search(r"run=second", linked.url)
-        # the step belongs to a widget of this page, and to the run that is left
-        linked.get_by_role("combobox", name="Run").click()
-        linked.get_by_role("option", name="first", exact=True).click()
-        expect(linked).to_have_url(re.compile(r"/timeline\?run=first$"))
-        linked.get_by_role("link", name="Incidents", exact=True).press("Enter")
-        expect(linked.get_by_text("✔ Clean so far")).to_be_visible()
-        expect(linked).to_have_url(re.compile(r"/\?run=first$"))
-        click_a_cell(visit, token)
+        another_run_on_the_timeline(linked)
         visit.close()
-    assert visit.elsewhere == []
+    assert visit.elsewhere == stranger.elsewhere == []
     assert token not in (tmp_path / "server.log").read_text()
 
 
@@ -267,14 +289,19 @@ def ask_for_the_token(page: Page, token: str) -> None:
 
 def open_more_tabs(visit: Visit, page: Page, name: str) -> None:
     """Another tab is let in by those that are open, and each can be reloaded after that."""
+    page.reload()
+    see_the_second_run(page, name)  # by the tab's ticket
+    page.reload()
+    see_the_second_run(page, name)  # and by another: each is good once
     tabs = [page]
     for _ in range(2):
         tabs.append(visit.open("/?run=second"))  # without a token in its address
         see_the_second_run(tabs[-1], name)
-    for tab in tabs:
+    for tab in (page, tabs[-1]):
         tab.reload()
         see_the_second_run(tab, name)
-    for tab in tabs[1:]:
+        expect(tab.get_by_label("Token", exact=True)).to_have_count(0)
+    for tab in tabs:
         tab.close()
 
 
@@ -283,19 +310,45 @@ def see_the_second_run(page: Page, name: str) -> None:
     expect(page.get_by_text("✖ Corrupt: an exact comparison")).to_be_visible()
     expect(page.get_by_role("combobox", name="Run")).to_have_value("second")
     expect(page.get_by_text(name, exact=True).first).to_be_visible()
-    wanted = tuple(int(DARK.page[at : at + 2], 16) for at in (1, 3, 5))
-    expect(page.get_by_test_id("stApp")).to_have_css("background-color", f"rgb{wanted}")
+    see_the_dark(page)
     expect(page.get_by_text("Deploy", exact=True)).to_have_count(0)
 
 
-def click_a_cell(visit: Visit, token: str) -> None:
+def see_the_dark(page: Page) -> None:
+    wanted = tuple(int(DARK.page[at : at + 2], 16) for at in (1, 3, 5))
+    expect(page.get_by_test_id("stApp")).to_have_css("background-color", f"rgb{wanted}")
+
+
+def click_a_cell(page: Page) -> None:
     """From a cell of the heatmap, which is small enough to have labels, to its detail."""
-    page = visit.open(f"/locate?run=second&token={token}")
     page.get_by_label(f"{NAMES[0]}, step 21: z", exact=False).first.click()
     title = page.get_by_role("heading", name=f"{NAMES[0]} at step 21", exact=True)
     expect(title).to_be_visible()
     expect(page.get_by_text("Selected: 21; baseline: 1 to 20, 20 steps.")).to_be_visible()
-    assert re.search(r"/locate\?.*step=21", page.url)
-    assert re.search(rf"/locate\?.*layer={NAMES[0]}", page.url)
-    again = visit.open(f"{page.url}&token={token}")
-    expect(again.get_by_role("heading", name=f"{NAMES[0]} at step 21", exact=True)).to_be_visible()
+    for part in (r"run=second", r"step=21", rf"layer={NAMES[0]}"):
+        expect(page).to_have_url(re.compile(rf"/locate\?.*{part}"))
+    assert "token" not in page.url
+
+
+def the_same_by_its_address(page: Page, linked: Page, token: str, pictures: Path | None) -> None:
+    """The address alone shows the same to somebody else, in the colours that he likes."""
+    page.goto(f"{linked.url}&token={token}")
+    title = page.get_by_role("heading", name=f"{NAMES[0]} at step 21", exact=True)
+    expect(title).to_be_visible()
+    see_the_dark(page)
+    # on the chart, too: its page is seen through it
+    expect(page.locator("canvas.marks, svg.marks").first).to_be_visible()
+    keep(page, pictures, "locate-dark", (WIDE,))
+
+
+def another_run_on_the_timeline(page: Page) -> None:
+    """The step belongs to a widget of this page, and to the run that is left."""
+    page.get_by_role("link", name="Timeline", exact=True).press("Enter")
+    expect(page.get_by_role("heading", name="Step 21", exact=True)).to_be_visible()
+    expect(page.locator("canvas.marks")).to_have_count(4)  # one is of the layer
+    page.get_by_role("combobox", name="Run").click()
+    page.get_by_role("option", name="first", exact=True).click()
+    expect(page).to_have_url(re.compile(r"/timeline\?run=first$"))
+    page.get_by_role("link", name="Incidents", exact=True).press("Enter")
+    expect(page.get_by_text("✔ Clean so far")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"/\?run=first$"))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hand_made import NAMES, Trace, corrupt_run, make_run
-from streamlit.runtime.caching import get_data_cache_stats_provider
+from streamlit.runtime.caching import cache_data_api, get_data_cache_stats_provider
 from streamlit.testing.v1 import AppTest
 
 from app import counts, queries, series, standing
@@ -30,13 +30,22 @@ KEPT = 16  # entries of a cache of one page's charts, at most
 def entries() -> Counter[str]:
     """How many entries each of Streamlit's caches of data has."""
     found: Counter[str] = Counter()
-    for stats in get_data_cache_stats_provider().get_stats().values():
-        found.update(stat.cache_name for stat in stats)
+    with pytest.MonkeyPatch.context() as patch:
+        # which would make one line of all entries of a cache
+        patch.setattr(cache_data_api, "group_cache_stats", list)
+        for stats in get_data_cache_stats_provider().get_stats().values():
+            found.update(stat.cache_name for stat in stats)
     return found
 
 
 @pytest.mark.parametrize(
-    ("page", "refreshes"), [("views/incidents.py", 30), ("views/locate.py", KEPT + 2)]
+    ("page", "refreshes"),
+    [
+        ("views/incidents.py", KEPT + 2),
+        ("views/locate.py", KEPT + 2),
+        # to find a growth of less than one thing a refresh
+        pytest.param("views/incidents.py", 100, marks=pytest.mark.slow),
+    ],
 )
 def test_refreshes_of_a_run_that_grows_keep_no_more_and_show_what_is_new(
     page: str, refreshes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -58,7 +67,7 @@ def test_refreshes_of_a_run_that_grows_keep_no_more_and_show_what_is_new(
         readers.add(source_of(str(run)).reader())
     gc.collect()
     assert keys[5:] == [keys[5]] * (refreshes - 5)
-    assert all(number <= KEPT for number in entries().values()), entries()
+    assert 1 < max(entries().values()) <= KEPT, entries()
     assert len(readers) == 1  # one reader for the whole time, and its files are not opened anew
     assert queries.coverage(source_of(str(run)).reader()).newest == 99 + refreshes
 

@@ -300,7 +300,7 @@ def test_a_page_that_is_refreshed_many_times_keeps_one_reader(
     run = clean_run(tmp_path / "run")
     app = open_page(run, TIMELINE).run()
     kept = len(repr(app.session_state))
-    for step in range(41, 51):
+    for step in range(41, 46):
         with Trace(run) as trace:
             trace.steps(step, step)
         app.run()

@@ -24,7 +24,7 @@ Open = Callable[..., AppTest]
 
 ROOT = Path(__file__).resolve().parents[2]
 # where the replay begins and ends: the checkpoint before the step of the truth, and one after
-REPLAYS = {"bad_batch": ("80", "100"), "gradient_flip": ("60", "70")}
+REPLAYS = {"bad_batch": ("80", "90"), "gradient_flip": ("60", "70")}
 
 
 @pytest.fixture(scope="module")

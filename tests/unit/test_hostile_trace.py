@@ -95,24 +95,24 @@ def test_a_view_in_a_seal_is_not_executed(run: Path, tmp_path: Path) -> None:
         assert reader.rows("SELECT count(*) FROM steps WHERE loss = 77") == [(0,)]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        encode(table(my_col=[1], rank=[7]), writer="a", rows_before=0),
-        encode(pa.table({"step": ["a"], "attempt": ["b"]})),
-        encode(pa.table({"loss": [1.0]})),
-        encode(table(loss=["text"])),
-        encode(table(), writer="a", rows_before="zz"),  # type: ignore[arg-type]
-        b"PAR1 nothing",
-        b"",
-    ],
-    ids=["more columns", "text", "no step", "loss as text", "rows before", "no parquet", "empty"],
-)
-def test_a_foreign_segment(run: Path, content: bytes) -> None:
-    segment(run, content)
-    sound = len(STEPS) + (b"my_col" in content)
-    told = commands_work(run, count=sound)
-    assert ("missing" in told) == (sound == len(STEPS))
+def test_foreign_segments(run: Path) -> None:
+    """Each costs itself and is told; one with more columns has sound rows."""
+    more = segment(run, encode(table(my_col=[1], rank=[7]), writer="a", rows_before=0), 2)
+    foreign = {
+        "text": encode(pa.table({"step": ["a"], "attempt": ["b"]})),
+        "no step": encode(pa.table({"loss": [1.0]})),
+        "loss as text": encode(table(loss=["text"])),
+        "rows before": encode(table(), writer="a", rows_before="zz"),  # type: ignore[arg-type]
+        "no parquet": b"PAR1 nothing",
+        "empty": b"",
+    }
+    paths = {kind: segment(run, foreign[kind], n) for n, kind in enumerate(foreign, 3)}
+    told = commands_work(run, count=len(STEPS) + 1)
+    assert "missing" in told
+    assert more.name not in told
+    with RunReader(run) as reader:
+        reader.rows("SELECT count(*) FROM steps")
+        assert set(reader.damaged) == set(paths.values())
 
 
 def test_a_newer_versions_columns_are_not_lost_by_sealing(run: Path) -> None:
@@ -146,60 +146,60 @@ def a_huge_file(path: Path) -> None:
 @pytest.mark.parametrize(
     "make", [a_pipe, a_link_to_nothing, a_link_to_itself, a_folder, a_huge_file]
 )
-@pytest.mark.parametrize(
-    "name",
-    [
-        "trace/steps/rank=00000/seg-00000002.parquet",
-        "trace/.ring/rank=00000-aa.ring",
-        "trace/steps/rank=00001",
-    ],
-)
-def test_what_is_no_file(run: Path, make: Callable[[Path], None], name: str) -> None:
+def test_what_is_no_file(run: Path, make: Callable[[Path], None]) -> None:
+    """In the place of a segment, of a ring and of a rank's folder."""
     ring_folder(run).mkdir(exist_ok=True)
-    make(run / name)
+    make(rank_folder(run, "steps", 0) / "seg-00000002.parquet")
+    make(ring_folder(run) / "rank=00000-aa.ring")
+    make(rank_folder(run, "steps", 1))
     commands_work(run)
 
 
-@pytest.mark.parametrize("make", [a_link_to_nothing, a_link_to_itself, a_folder])
-def test_a_seal_that_is_no_file(run: Path, make: Callable[[Path], None]) -> None:
-    make(rank_folder(run, "steps", 0) / "seal-00000005-00000009.duckdb")
+def test_seals_that_are_no_files(run: Path) -> None:
+    for number, make in enumerate((a_link_to_nothing, a_link_to_itself, a_folder), 5):
+        make(rank_folder(run, "steps", 0) / f"seal-{number:08d}-{number:08d}.duckdb")
     commands_work(run)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        ["rows", "steps", 1, 5],
-        ["rows", ["steps"], 1, {}],
-        ["rows", "steps", 30_000_000, {"step": 1, "attempt": 1}],
-        ["rows", "steps", 1, {"step": ["(1f8,", b"12345678", [1]]}],
-        ["rows", "steps", 1, {"step": ["|O", b"12345678", [1]]}],
-        ["rows", "nowhere", 1, {"step": 1}],
-        ["after", 1, 5, None, ["param"], [2**40], b"\0" * 24],
-        ["before", 1, 2],
-        ["before", *[None] * 13, b"\0" * 4, None, 1, True, [([2**63], b"", False)], [], [], b""],
-        {"a": 1},
-        [],
-        7,
-        None,
-    ],
-    ids=str,
-)
-def test_a_frame_that_is_none(run: Path, content: Any) -> None:
+FRAMES: list[Any] = [
+    ["rows", "steps", 1, 5],
+    ["rows", ["steps"], 1, {}],
+    ["rows", "steps", 30_000_000, {"step": 1, "attempt": 1}],
+    ["rows", "steps", 1, {"step": ["(1f8,", b"12345678", [1]]}],
+    ["rows", "steps", 1, {"step": ["|O", b"12345678", [1]]}],
+    ["rows", "nowhere", 1, {"step": 1}],
+    ["after", 1, 5, None, ["param"], [2**40], b"\0" * 24],
+    ["before", 1, 2],
+    ["before", *[None] * 13, b"\0" * 4, None, 1, True, [([2**63], b"", False)], [], [], b""],
+    {"a": 1},
+    [],
+    7,
+    None,
+]
+
+
+def test_frames_that_are_none(run: Path) -> None:
+    """Each at the start of a ring of its own, whose second frame is sound."""
     ring_folder(run).mkdir(exist_ok=True)
-    good = msgpack.packb(["rows", "steps", 1, {"attempt": 1, "step": 70, "loss": 1.0}])
-    ring = ring_folder(run) / "rank=00000-aa.ring"
-    ring.write_bytes(framed(0, msgpack.packb(content)) + framed(1, good))
-    commands_work(run, count=len(STEPS) + 1)
-    assert not ring.exists()
+    rings = []
+    for number, content in enumerate(FRAMES):
+        sound = ["rows", "steps", 1, {"attempt": 1, "step": 70 + number, "loss": 1.0}]
+        ring = ring_folder(run) / f"rank=00000-a{number}.ring"
+        ring.write_bytes(framed(0, msgpack.packb(content)) + framed(1, msgpack.packb(sound)))
+        rings.append(ring)
+    commands_work(run, count=len(STEPS) + len(FRAMES))
+    assert [FRAMES[n] for n, ring in enumerate(rings) if ring.exists()] == []
+    with RunReader(run) as reader:
+        steps = {step for (step,) in reader.rows("SELECT step FROM steps")}
+    assert [one for n, one in enumerate(FRAMES) if 70 + n not in steps] == []
 
 
-@pytest.mark.parametrize("name", ["rank=²-a.ring", "rank=1099511627776-a.ring", "rank=-1-a.ring"])
-def test_a_ring_of_no_rank(run: Path, name: str) -> None:
+def test_rings_of_no_rank(run: Path) -> None:
     ring_folder(run).mkdir(exist_ok=True)
     row = msgpack.packb(["rows", "steps", 1, {"attempt": 1, "step": 70}])
-    (ring_folder(run) / name).write_bytes(framed(0, row))
-    assert fold(run) == 0
+    for name in ("rank=²-a.ring", "rank=1099511627776-a.ring", "rank=-1-a.ring"):
+        (ring_folder(run) / name).write_bytes(framed(0, row))
+        assert fold(run) == 0
     commands_work(run)
 
 
@@ -258,15 +258,15 @@ def test_a_number_that_was_sealed_meanwhile_is_not_used(
         assert reader.rows("SELECT max(step) FROM steps") == [(99,)]
 
 
-@pytest.mark.parametrize("make", [a_pipe, a_link_to_nothing, a_huge_file])
-def test_a_training_resumes_whatever_lies_there(run: Path, make: Callable[[Path], None]) -> None:
+def test_a_training_resumes_whatever_lies_there(run: Path) -> None:
     ring_folder(run).mkdir(exist_ok=True)
-    make(ring_folder(run) / "rank=00000-bb.ring")
-    for name in ("incidents", "steps"):
-        folder = rank_folder(run, name, 0)
-        folder.mkdir(parents=True, exist_ok=True)
-        make(folder / "seg-00000007.parquet")
-        a_link_to_nothing(folder / "seal-00000008-00000009.duckdb")
+    for number, make in enumerate((a_pipe, a_link_to_nothing, a_huge_file), 7):
+        make(ring_folder(run) / f"rank=00000-b{number}.ring")
+        for name in ("incidents", "steps"):
+            folder = rank_folder(run, name, 0)
+            folder.mkdir(parents=True, exist_ok=True)
+            make(folder / f"seg-{number:08d}.parquet")
+            a_link_to_nothing(folder / f"seal-{number + 10:08d}-{number + 11:08d}.duckdb")
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     (run / "run.json").unlink()
