@@ -17,7 +17,8 @@ from .signals.batch import digest_of, tensors_of
 from .signals.buffers import CarriedBuffers
 from .signals.counters import CounterPair, StepCounters
 from .signals.gradient_digests import GradientDigests
-from .signals.gradients import GradientCapture, Measured
+from .signals.gradient_table import Measured
+from .signals.gradients import GradientCapture
 from .signals.optimizer_audit import OptimizerAudit
 from .signals.overlap import Overlap
 from .signals.rotation import Rotation
