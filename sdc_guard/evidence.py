@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .detect.counters import CounterChange, wrong_counters
 from .layer_rows import Sums
-from .signals.batch_hash import folded
+from .signals.batch_hash import folded, folded_all
 from .signals.counters import CounterPair
 from .signals.optimizer_audit import PendingAudit
 from .signals.shadow import ShadowResult
@@ -142,6 +142,11 @@ class BeforeStep:
     counters: tuple[Counters, ...] = ()
     kept: bool = False
     arrived: bool = False
+
+    @property
+    def batch_hash(self) -> int | None:
+        """Of the batches of its micro-batches, in their order; None without any."""
+        return folded_all([batch.array().tobytes() for batch in self.batches])
 
     @property
     def loss(self) -> float | None:
