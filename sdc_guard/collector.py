@@ -216,7 +216,7 @@ class Collector:
             step_seconds=seconds,
             lr=_learning_rate(self._optimizers[0]),
             gradients=tuple(
-                Gradients(part.rows, HostCopy(part.sums), part.reduced) for part in measured
+                [Gradients(part.rows, HostCopy(part.sums), part.reduced) for part in measured]
             ),
             losses=_copies(losses) if losses else None,
             accumulation=accumulation,
@@ -316,7 +316,7 @@ def _in_host(pair: CounterPair) -> bool:
 
 
 def _counters(pairs: list[CounterPair]) -> tuple[Counters, ...]:
-    return tuple(Counters(pair, HostCopy(pair.bits)) for pair in pairs)
+    return tuple([Counters(pair, HostCopy(pair.bits)) for pair in pairs]) if pairs else ()
 
 
 def _scalar(loss: Any) -> torch.Tensor | float:
@@ -340,11 +340,11 @@ def _copies(losses: list[torch.Tensor | float]) -> HostCopy:
 
 def _are_finite(measured: list[Measured]) -> bool:
     """Whether those in host memory are: what is on a device cannot be known yet."""
-    return not any(isinstance(m.sums, np.ndarray) and m.sums[:, 3].any() for m in measured)
+    return not [m for m in measured if isinstance(m.sums, np.ndarray) and m.sums[:, 3].any()]
 
 
 def _losses_are_finite(losses: list[torch.Tensor | float]) -> bool:
-    return all(math.isfinite(loss) for loss in losses if isinstance(loss, float))
+    return not [loss for loss in losses if isinstance(loss, float) and not math.isfinite(loss)]
 
 
 def _rows(digests: PendingDigests) -> HostCopy:

@@ -168,7 +168,8 @@ class BeforeStep:
         if not self.arrived:
             copies = [self.losses, self.digest_rows, *self.batches, self.scale, self.found_inf]
             copies += [gradients.sums for gradients in self.gradients]
-            copies += [counters.bits for counters in self.counters]
+            if self.counters:
+                copies += [counters.bits for counters in self.counters]
             self.arrived = _ready(copies)
         return self.arrived
 
@@ -201,8 +202,9 @@ class AfterStep:
         """Whether every copy has arrived."""
         if not self.arrived:
             copies = [self.digest_rows, self.shadow_losses, self.shadow_batch]
-            copies += [rows for _, rows in self.audits]
-            copies += [counters.bits for counters in self.counters]
+            if self.audits or self.counters:
+                copies += [rows for _, rows in self.audits]
+                copies += [counters.bits for counters in self.counters]
             self.arrived = _ready(copies)
         return self.arrived
 

@@ -107,12 +107,14 @@ class GradientTable:
         Args:
             stepped: the step has been taken already, and may have dropped the gradients.
         """
-        dropped = [] if stepped else [row for row, one in enumerate(self.tensors) if one.grad is None]
+        dropped: set[int] = set()
+        if not stepped:
+            dropped = {row for row, one in enumerate(self.tensors) if one.grad is None}
         if not dropped and all(self.in_host):
             found = [Measured(self._every_row, self.sums, False)]
             self._begin_anew()
         else:
-            found = self._own(set(dropped))
+            found = self._own(dropped)
         if self._reduced is not None:
             found.append(self._reduced)
         self.reset()
@@ -202,7 +204,11 @@ class GradientTable:
                 self.fired[row] = task
                 self.measure([row], reduced=False)
         usual = [at for at, place in enumerate(places) if place]
-        return [rows[at] for at in usual], [gradients[at] for at in usual], [places[at] for at in usual]
+        return (
+            [rows[at] for at in usual],
+            [gradients[at] for at in usual],
+            [places[at] for at in usual],
+        )
 
     def measure_unseen(self, task: int) -> None:
         """Measure what no hook of a backward has measured, now that it ends.

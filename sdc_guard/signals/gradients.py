@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from . import beside
+from .end_of_backward import EndOfBackward
 from .flat_shards import FlatPart
 from .fused_cpu import sums_at, sums_of_one
 from .gradient_table import ROW, GradientTable, Measured, Parameters
@@ -85,10 +86,10 @@ class GradientCapture:
         self._dropped = dropped
         self._ends: list[int] = []  # of the backwards since the last take() that hold no other
         self._first: tuple[int, weakref.ref[torch.Tensor]] | None = None
-        self._under_way: weakref.ref[_EndOfBackward] | None = None
+        self._under_way: weakref.ref[EndOfBackward] | None = None
         # the same where hooks need not do more than tell that they fired: not where each gradient
         # is measured in its hook, as others may write to it after that
-        self._noting: Callable[[], _EndOfBackward | None] = _nothing
+        self._noting: Callable[[], EndOfBackward | None] = _nothing
         self._engine_works = True
         # three quarters of the backward: it comes to the last parameters first
         self._late_row = len(parameters) // 4
@@ -330,17 +331,14 @@ class GradientCapture:
         self._at_once = self._others_write or max(map(len, self._registries), default=1) > 1
         self.wait_for_end()
         self._read_beside = (
-            self._has_large
-            and not self._others_write
-            and self.under_way
-            and beside.core_is_free()
+            self._has_large and not self._others_write and self.under_way and beside.core_is_free()
         )
 
     def wait_for_end(self) -> None:
         """Have the end of the backward under way told, if it will not be already."""
         if self.under_way:
             return
-        end = _EndOfBackward(self)
+        end = EndOfBackward(self)
         if self._engine_works and self.queue(end):
             self._under_way = weakref.ref(end)
             self._noting = _nothing if self._at_once else self._under_way
@@ -369,25 +367,6 @@ class GradientCapture:
             self._trouble("measuring gradients", error)
         if self._ended is not None:
             self._ended()
-
-
-class _EndOfBackward:
-    """Called twice by the autograd engine at the end of a backward, which alone keeps it alive.
-
-    A backward that ends by an exception calls nothing, and lets go of it: so the next one is
-    not taken for a part of it.
-    """
-
-    def __init__(self, capture: GradientCapture) -> None:
-        self._capture = capture
-        self._last = False
-
-    def __call__(self) -> None:
-        if self._last:
-            self._capture.end()
-            return
-        self._last = True
-        self._capture.queue(self)
 
 
 def _nothing() -> None:
