@@ -12,10 +12,11 @@ import torch
 from .detect.carried import DigestTable, Key, changed
 from .digest import Place
 from .digest.reference import stack_rows
-from .evidence import AfterStep, BeforeStep, Counters, Gradients, HostCopy, ThreadRows
+from .evidence import AfterStep, BeforeStep, Counters, Gradients, HeldNumbers, HostCopy, ThreadRows
 from .signals.batch import digest_of, tensors_of
 from .signals.buffers import CarriedBuffers
 from .signals.counters import CounterPair, StepCounters
+from .signals.fused_cpu import no_nonfinite
 from .signals.gradient_digests import GradientDigests
 from .signals.gradient_table import Measured
 from .signals.gradients import GradientCapture
@@ -329,8 +330,9 @@ def _scalar(loss: Any) -> torch.Tensor | float:
 
 
 def _copies(losses: list[torch.Tensor | float]) -> HostCopy:
-    if all(isinstance(loss, float) for loss in losses):
-        return HostCopy(np.array(losses))
+    numbers = [loss for loss in losses if isinstance(loss, float)]
+    if len(numbers) == len(losses):
+        return HeldNumbers(numbers)
     tensors = [
         loss if isinstance(loss, torch.Tensor) else torch.tensor(loss, dtype=torch.float64)
         for loss in losses
@@ -340,7 +342,7 @@ def _copies(losses: list[torch.Tensor | float]) -> HostCopy:
 
 def _are_finite(measured: list[Measured]) -> bool:
     """Whether those in host memory are: what is on a device cannot be known yet."""
-    return not [m for m in measured if isinstance(m.sums, np.ndarray) and m.sums[:, 3].any()]
+    return not [m for m in measured if isinstance(m.sums, np.ndarray) and not no_nonfinite(m.sums)]
 
 
 def _losses_are_finite(losses: list[torch.Tensor | float]) -> bool:

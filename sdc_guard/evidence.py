@@ -50,6 +50,36 @@ class HostCopy:
         """The copy as an array; waits for it if it is not ready."""
         return self._host if isinstance(self._host, np.ndarray) else self.get().numpy()
 
+    def numbers(self) -> list[float]:
+        """The copy's numbers, of one dimension; waits likewise."""
+        found: list[float] = self.array().tolist()
+        return found
+
+
+class HeldNumbers(HostCopy):
+    """Numbers that are there; an array of them is made when it is asked for."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, numbers: list[float]) -> None:
+        self._numbers = numbers
+
+    def ready(self) -> bool:
+        """They are."""
+        return True
+
+    def get(self) -> torch.Tensor:
+        """As a float64 tensor."""
+        return torch.from_numpy(self.array())
+
+    def array(self) -> NDArray[Any]:
+        """As a float64 array."""
+        return np.array(self._numbers, dtype=np.float64)
+
+    def numbers(self) -> list[float]:
+        """As they are."""
+        return self._numbers
+
 
 class ThreadRows(HostCopy):
     """Digests that a second thread takes, and others that are there."""
@@ -153,7 +183,7 @@ class BeforeStep:
         """The mean loss of the micro-batches; None where it was not observed."""
         if self.losses is None:
             return None
-        values = self.losses.array().tolist()
+        values = self.losses.numbers()
         return float(sum(values) / len(values))
 
     def sums(self) -> list[Sums]:

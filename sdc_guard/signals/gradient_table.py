@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -14,14 +15,13 @@ from ..digest.reference import stack_rows
 from ..store.run_file import Layer
 from .device_sums import sums_on_device
 from .flat_shards import FlatPart, placements
-from .fused_cpu import sums_of_many
+from .fused_cpu import Numbers, sums_of_many
 from .measures import sums_into
 from .placement import local, of_gradient
 from .sums import SUMS
 from .usual import addresses
 
 Parameters: TypeAlias = list[tuple[Layer, torch.nn.Parameter]]
-ROW: Final = 8 * len(SUMS)  # bytes of a row of `GradientTable.sums`
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,6 @@ class GradientTable:
         self.tensors = [parameter for _, parameter in parameters]
         self.numel = [layer.numel for layer, _ in parameters]
         self.placements = placements(self.tensors, flat)
-        self._numels = np.array(self.numel, dtype=np.int64)
         self._reducing = reducing
         self._count = count = len(parameters)
         self._every_row = list(range(count))
@@ -78,11 +77,9 @@ class GradientTable:
         self._elsewhere: set[int] = set()  # rows that were measured, and not into `sums`
         self._on_device: dict[int, torch.Tensor] = {}
         self._reduced: Measured | None = None
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        self.sums: NDArray[np.float64] = np.zeros((self._count, len(SUMS)))
+        self.sums: NDArray[np.float64] = np.zeros((count, len(SUMS)))
         self.memory: int = self.sums.ctypes.data
+        self._together: tuple[list[int], Numbers, Numbers] = [], array("q"), array("q")
 
     def is_measured(self, row: int) -> bool:
         """Whether a gradient was, since the last `take`."""
@@ -111,8 +108,7 @@ class GradientTable:
         if not stepped:
             dropped = {row for row, one in enumerate(self.tensors) if one.grad is None}
         if not dropped and all(self.in_host):
-            found = [Measured(self._every_row, self.sums, False)]
-            self._begin_anew()
+            found = [Measured(self._every_row, self.sums.copy(), False)]
         else:
             found = self._own(dropped)
         if self._reduced is not None:
@@ -185,8 +181,11 @@ class GradientTable:
         places = addresses(gradients, [numel[row] for row in rows])
         if 0 in places:
             rows, gradients, places = self._usual(rows, gradients, places, task)
-        found = np.array(places, dtype=np.int64)
-        sums_of_many(found, self._numels, np.array(rows, dtype=np.int64), self.sums)
+        known, counts, where = self._together
+        if rows != known:  # else the same as in the backward before
+            counts, where = array("q", [numel[row] for row in rows]), array("q", rows)
+            self._together = rows, counts, where
+        sums_of_many(array("q", places), counts, where, self.memory)
         fired, versions, in_host = self.fired, self.versions, self.in_host
         for row, gradient in zip(rows, gradients, strict=True):
             fired[row], versions[row], in_host[row] = task, gradient._version, True  # type: ignore[union-attr] # it has a place

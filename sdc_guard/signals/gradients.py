@@ -21,8 +21,8 @@ import torch
 from . import beside
 from .end_of_backward import EndOfBackward
 from .flat_shards import FlatPart
-from .fused_cpu import sums_at, sums_of_one
-from .gradient_table import ROW, GradientTable, Measured, Parameters
+from .fused_cpu import ROW, sums_at, sums_of_one
+from .gradient_table import GradientTable, Measured, Parameters
 from .limits import capturing
 from .measures import sums_into
 from .placement import Placement, local, of_gradient
