@@ -52,10 +52,10 @@ class GradientTable:
         tensors: the parameters, a row each; the other lists have a value for each row, too.
         numel: elements of each whole tensor.
         placements: of the gradients.
-        sums: float64 (rows, 5), of those in host memory.
+        sums: float64 (rows, 5), of those in host memory. Hooks write to it and to the lists below:
+            none of them is ever replaced.
         memory: where `sums` begins.
-        in_host: whether `sums` has it, since the last `take`. Hooks write to this list and to the
-            next two, which are never replaced.
+        in_host: whether `sums` has it, since the last `take`.
         fired: the backward that measured it last.
         versions: the gradient's, when it was measured in host memory.
     """
