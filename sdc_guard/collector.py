@@ -12,12 +12,14 @@ import torch
 from .detect.carried import DigestTable, Key, changed
 from .digest import Place
 from .digest.reference import stack_rows
-from .evidence import AfterStep, BeforeStep, Counters, Gradients, HostCopy, ThreadRows
+from .evidence import AfterStep, BeforeStep, Counters, Gradients, HeldNumbers, HostCopy, ThreadRows
 from .signals.batch import digest_of, tensors_of
 from .signals.buffers import CarriedBuffers
 from .signals.counters import CounterPair, StepCounters
+from .signals.fused_cpu import no_nonfinite
 from .signals.gradient_digests import GradientDigests
-from .signals.gradients import GradientCapture, Measured
+from .signals.gradient_table import Measured
+from .signals.gradients import GradientCapture
 from .signals.optimizer_audit import OptimizerAudit
 from .signals.overlap import Overlap
 from .signals.rotation import Rotation
@@ -215,7 +217,7 @@ class Collector:
             step_seconds=seconds,
             lr=_learning_rate(self._optimizers[0]),
             gradients=tuple(
-                Gradients(part.rows, HostCopy(part.sums), part.reduced) for part in measured
+                [Gradients(part.rows, HostCopy(part.sums), part.reduced) for part in measured]
             ),
             losses=_copies(losses) if losses else None,
             accumulation=accumulation,
@@ -315,7 +317,7 @@ def _in_host(pair: CounterPair) -> bool:
 
 
 def _counters(pairs: list[CounterPair]) -> tuple[Counters, ...]:
-    return tuple(Counters(pair, HostCopy(pair.bits)) for pair in pairs)
+    return tuple([Counters(pair, HostCopy(pair.bits)) for pair in pairs]) if pairs else ()
 
 
 def _scalar(loss: Any) -> torch.Tensor | float:
@@ -328,8 +330,9 @@ def _scalar(loss: Any) -> torch.Tensor | float:
 
 
 def _copies(losses: list[torch.Tensor | float]) -> HostCopy:
-    if all(isinstance(loss, float) for loss in losses):
-        return HostCopy(np.array(losses))
+    numbers = [loss for loss in losses if isinstance(loss, float)]
+    if len(numbers) == len(losses):
+        return HeldNumbers(numbers)
     tensors = [
         loss if isinstance(loss, torch.Tensor) else torch.tensor(loss, dtype=torch.float64)
         for loss in losses
@@ -339,11 +342,11 @@ def _copies(losses: list[torch.Tensor | float]) -> HostCopy:
 
 def _are_finite(measured: list[Measured]) -> bool:
     """Whether those in host memory are: what is on a device cannot be known yet."""
-    return not any(isinstance(m.sums, np.ndarray) and m.sums[:, 3].any() for m in measured)
+    return not [m for m in measured if isinstance(m.sums, np.ndarray) and not no_nonfinite(m.sums)]
 
 
 def _losses_are_finite(losses: list[torch.Tensor | float]) -> bool:
-    return all(math.isfinite(loss) for loss in losses if isinstance(loss, float))
+    return not [loss for loss in losses if isinstance(loss, float) and not math.isfinite(loss)]
 
 
 def _rows(digests: PendingDigests) -> HostCopy:

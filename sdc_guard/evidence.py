@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .detect.counters import CounterChange, wrong_counters
 from .layer_rows import Sums
-from .signals.batch_hash import folded
+from .signals.batch_hash import folded, folded_all
 from .signals.counters import CounterPair
 from .signals.optimizer_audit import PendingAudit
 from .signals.shadow import ShadowResult
@@ -49,6 +49,36 @@ class HostCopy:
     def array(self) -> NDArray[Any]:
         """The copy as an array; waits for it if it is not ready."""
         return self._host if isinstance(self._host, np.ndarray) else self.get().numpy()
+
+    def numbers(self) -> list[float]:
+        """The copy's numbers, of one dimension; waits likewise."""
+        found: list[float] = self.array().tolist()
+        return found
+
+
+class HeldNumbers(HostCopy):
+    """Numbers that are there; an array of them is made when it is asked for."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, numbers: list[float]) -> None:
+        self._numbers = numbers
+
+    def ready(self) -> bool:
+        """They are."""
+        return True
+
+    def get(self) -> torch.Tensor:
+        """As a float64 tensor."""
+        return torch.from_numpy(self.array())
+
+    def array(self) -> NDArray[Any]:
+        """As a float64 array."""
+        return np.array(self._numbers, dtype=np.float64)
+
+    def numbers(self) -> list[float]:
+        """As they are."""
+        return self._numbers
 
 
 class ThreadRows(HostCopy):
@@ -144,11 +174,16 @@ class BeforeStep:
     arrived: bool = False
 
     @property
+    def batch_hash(self) -> int | None:
+        """Of the batches of its micro-batches, in their order; None without any."""
+        return folded_all([batch.array().tobytes() for batch in self.batches])
+
+    @property
     def loss(self) -> float | None:
         """The mean loss of the micro-batches; None where it was not observed."""
         if self.losses is None:
             return None
-        values = self.losses.array().tolist()
+        values = self.losses.numbers()
         return float(sum(values) / len(values))
 
     def sums(self) -> list[Sums]:
@@ -163,7 +198,8 @@ class BeforeStep:
         if not self.arrived:
             copies = [self.losses, self.digest_rows, *self.batches, self.scale, self.found_inf]
             copies += [gradients.sums for gradients in self.gradients]
-            copies += [counters.bits for counters in self.counters]
+            if self.counters:
+                copies += [counters.bits for counters in self.counters]
             self.arrived = _ready(copies)
         return self.arrived
 
@@ -196,8 +232,9 @@ class AfterStep:
         """Whether every copy has arrived."""
         if not self.arrived:
             copies = [self.digest_rows, self.shadow_losses, self.shadow_batch]
-            copies += [rows for _, rows in self.audits]
-            copies += [counters.bits for counters in self.counters]
+            if self.audits or self.counters:
+                copies += [rows for _, rows in self.audits]
+                copies += [counters.bits for counters in self.counters]
             self.arrived = _ready(copies)
         return self.arrived
 

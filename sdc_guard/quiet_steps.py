@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from .detect.carried import DigestTable, changed
 from .evidence import AfterStep, BeforeStep
-from .signals.batch import fold_all
 from .signals.sums import measures
 
 Evidence = Sequence[BeforeStep | AfterStep]
@@ -103,7 +102,7 @@ def step_columns(
         "grad_norm": np.sqrt(np.square(values[:, :, 0]).sum(axis=1)),
         "skipped": False,
         "accumulation": [step.accumulation for step in steps],
-        "batch_hash": [fold_all([batch.get() for batch in step.batches]) for step in steps],
+        "batch_hash": [step.batch_hash for step in steps],
         "step_seconds": [step.step_seconds for step in steps],
         "tokens": [step.tokens for step in steps],
     }

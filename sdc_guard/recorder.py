@@ -38,7 +38,6 @@ from .quiet_steps import (
     measured,
     step_columns,
 )
-from .signals.batch import fold_all
 from .signals.placement import Placement
 from .signals.state import Live
 from .store.run_file import Layer
@@ -383,7 +382,7 @@ class Recorder:
             loss_scale=scale,
             skipped=skipped,
             accumulation=evidence.accumulation,
-            batch_hash=fold_all([batch.get() for batch in evidence.batches]),
+            batch_hash=evidence.batch_hash,
             step_seconds=evidence.step_seconds,
             tokens=evidence.tokens,
         )

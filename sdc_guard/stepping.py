@@ -115,8 +115,11 @@ class StepHooks:
         if not self.open:
             self.open = True
             self.in_backward = torch._C._current_graph_task_id() != -1
-            with self._at_work():
+            before, self._busy = self._busy, True
+            try:  # `_at_work` in fewer calls: at each step each of them counts
                 self._listener.step_begins(optimizer, has_closure=has_closure)
+            finally:
+                self._busy = before
         if self.in_backward:
             self._listener.step_goes_on(optimizer)
         self._left = not self.in_backward

@@ -89,6 +89,7 @@ class Checks(Check):
         self._at_backwards = self._those_with("backward_ended")
         self._at_beginnings = self._those_with("step_begins")
         self._judging = self._those_with("judged")
+        self._at_ends = self._those_with("step_ended")
 
     def _those_with(self, method: str) -> list[Check]:
         """The checks that are told something by a method: most do nothing at most moments."""
@@ -123,7 +124,9 @@ class Checks(Check):
             self._tell(lambda check: check.judged(step))
 
     def step_ended(self, step: int) -> None:
-        self._tell(lambda check: check.step_ended(step))
+        for check in self._at_ends:
+            with Safely(self._health, type(check).__name__):
+                check.step_ended(step)
 
     def state_written(self) -> None:
         self._tell(lambda check: check.state_written())

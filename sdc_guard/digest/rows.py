@@ -54,6 +54,11 @@ def digest_rows(
 
 def rows_in_host(tensors: Sequence[torch.Tensor], places: Sequence[Place]) -> torch.Tensor:
     """`digest_rows` of tensors in host memory."""
+    return torch.from_numpy(array_in_host(tensors, places))
+
+
+def array_in_host(tensors: Sequence[torch.Tensor], places: Sequence[Place]) -> NDArray[np.int64]:
+    """The same as an array."""
     rows = np.empty((len(tensors), 3), dtype=np.int64)
     for row, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
         if type(place) is int and is_plain(tensor):
@@ -63,7 +68,7 @@ def rows_in_host(tensors: Sequence[torch.Tensor], places: Sequence[Place]) -> to
             with torch.no_grad():
                 for piece, where in pieces(tensor, place):
                     _add(piece, where, rows, row)
-    return torch.from_numpy(rows)
+    return rows
 
 
 def _add(tensor: torch.Tensor, place: int | Span, rows: NDArray[np.int64], row: int) -> None:

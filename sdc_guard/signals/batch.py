@@ -7,10 +7,13 @@ from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..digest import digest_rows
-from .batch_hash import folded, folded_all
+from ..digest.rows import array_in_host
+from .batch_hash import folded
 from .placement import local
 
 
@@ -51,11 +54,15 @@ def batch_digest(batch: Any) -> torch.Tensor | None:
 
     Of a distributed tensor it is this rank's part.
     """
-    return digest_of(list(tensors_of(batch)))
+    found = digest_of(list(tensors_of(batch)))
+    return None if found is None else torch.as_tensor(found)
 
 
-def digest_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """`batch_digest` of a batch of these tensors, in their order."""
+def digest_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor | NDArray[np.int64] | None:
+    """`batch_digest` of a batch of these tensors, in their order; an array if all are plain ones
+    in host memory."""
+    if tensors and all(map(_is_plain, tensors)) and not torch.compiler.is_compiling():
+        return array_in_host(tensors, [0] * len(tensors))
     parts: list[torch.Tensor] = []
     for tensor in tensors:
         parts += (tensor,) if _is_plain(tensor) else _plain_parts(local(tensor))
@@ -65,11 +72,6 @@ def digest_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
 def fold(digests: torch.Tensor) -> int:
     """One signed 64-bit number of a batch's digests, in which their order counts."""
     return folded(digests.cpu().numpy().tobytes())
-
-
-def fold_all(batches: list[torch.Tensor]) -> int | None:
-    """One number for the micro-batches of a step, in their order; None without any."""
-    return folded_all([digests.cpu().numpy().tobytes() for digests in batches])
 
 
 def pinned(batch: Any) -> Any:

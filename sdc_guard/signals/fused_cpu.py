@@ -13,9 +13,10 @@ behind a matrix product this reads 1 MB and more about twice as fast (Xeon, one 
 
 from __future__ import annotations
 
+from array import array
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -24,7 +25,11 @@ from numpy.typing import NDArray
 
 from ..compiled import address, compiled, pointer, prefetch
 from .block_sums import BLOCK, block_sums
+from .sums import SUMS
 
+Numbers: TypeAlias = "array[int]"
+_MEASURES: Final = len(SUMS)
+ROW: Final = 8 * _MEASURES  # bytes of a table's row
 _AHEAD: Final = 2048  # bytes
 _LINE: Final = 64  # bytes that memory is read by
 PART: Final = 1 << 19
@@ -123,11 +128,28 @@ def _row32(address: int, count: int, table: Any, row: int) -> None:
 
 
 @compiled()
-def _rows32(addresses: Any, counts: Any, rows: Any, table: Any) -> None:
-    for place in range(len(rows)):
-        if place + 1 < len(rows):
-            _ask_for(addresses[place + 1], min(4 * counts[rows[place + 1]], _AHEAD))
-        _in_parts32(addresses[place], counts[rows[place]], table[rows[place]])
+def _many32(addresses: int, counts: int, rows: int, number: int, table: int) -> None:
+    every = carray(pointer(addresses), number, np.int64)
+    sizes = carray(pointer(counts), number, np.int64)
+    places = carray(pointer(rows), number, np.int64)
+    for i in range(number):
+        if i + 1 < number:
+            _ask_for(every[i + 1], min(4 * sizes[i + 1], _AHEAD))
+        out = carray(pointer(table + ROW * places[i]), _MEASURES, np.float64)
+        _in_parts32(every[i], sizes[i], out)
+
+
+@compiled()
+def no_nonfinite(sums: Any) -> bool:
+    """Whether none of some tensors has an element that is not finite.
+
+    Args:
+        sums: of each, float64, shape (tensors, 5).
+    """
+    found = 0.0
+    for row in range(len(sums)):
+        found += sums[row, 3]
+    return found == 0.0
 
 
 @compiled()
@@ -145,34 +167,34 @@ def _part64(address: int, count: int, out: Any) -> None:
     out[0], out[1], out[2], out[3], out[4] = squares, largest, sizes, nonfinite, zeros
 
 
-def sums_of_many(
-    addresses: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    table: NDArray[np.float64],
-) -> None:
+def sums_of_many(addresses: Numbers, counts: Numbers, rows: Numbers, table: int) -> None:
     """Write what `sums` does for several tensors to rows of a table, in one call.
 
+    With numbers alone: NumPy's arrays take longer to make and to hand over than small tensors to
+    read.
+
     Args:
-        addresses: of their elements, float32, contiguous, in host memory.
-        counts: of elements, by row.
-        rows: of each address.
-        table: float64, shape (at least the largest row + 1, 5).
+        addresses: of their elements, float32, contiguous, in host memory; int64, as are the others.
+        counts: of their elements.
+        rows: of each in the table.
+        table: address of float64, shape (at least the largest row + 1, 5), whose owner keeps it.
     """
-    _rows32(addresses, counts, rows, table)
+    places = [numbers.buffer_info()[0] for numbers in (addresses, counts, rows)]
+    _many32(*places, len(rows), table)
 
 
-def sums_of_some(address: int, count: int, table: NDArray[np.float64], row: int) -> None:
-    """Write what `sums` does for `count` elements, float32, at an address to a row of a table.
+@compiled()
+def sums_at(address: int, count: int, place: int) -> None:
+    """Write what `sums` does for float32 at an address to five float64 at another one.
 
-    By this thread alone: for no more than some 2¹⁸ of them.
+    By this thread alone: for no more than some 2¹⁸ of them. To call a compiled function with an
+    array takes as long again as this does with numbers alone.
 
-    Raises:
-        ValueError: there is no memory.
+    Args:
+        address: of `count` elements in host memory.
+        place: of the five; whoever calls keeps what lies there.
     """
-    if not address and count:
-        raise ValueError("a gradient has no memory of its own to read")
-    _row32(address, count, table, row)
+    _in_parts32(address, count, carray(pointer(place), _MEASURES, np.float64))
 
 
 def sums_of_one(tensor: torch.Tensor, table: NDArray[np.float64], row: int) -> None:

@@ -40,7 +40,7 @@ def broken_hook_on_rank_1(here: Here) -> Told:
     replaced = broken if here.rank == 1 else None
     if replaced is None or here.run is None:
         return training(here)()
-    with mock.patch("sdc_guard.signals.gradients.sums_into", replaced):
+    with mock.patch("sdc_guard.signals.gradient_table.sums_into", replaced):
         return training(here)()
 
 

@@ -127,7 +127,7 @@ def test_setups_a_hook_of_our_own_that_fails(
 
     train(model, optimizer, batches(1), guard)
     for name in (
-        "sdc_guard.signals.gradients.sums_of_many",
+        "sdc_guard.signals.gradient_table.sums_of_many",
         "sdc_guard.collector.digest_of",
         "sdc_guard.collector.digest_state",
         "sdc_guard.recorder.layer_rows",

@@ -212,7 +212,7 @@ def test_the_newest_gradient_counts_where_a_backward_makes_two(
     for value, together in ((1.0, 1), (2.0, 1), (3.0, 1 << 40)):
         monkeypatch.setattr(beside, "TOGETHER", together)
         model.weight.grad = torch.full_like(model.weight, value)
-        capture._reading.read(model.weight.grad, capture._table, 0)
+        capture._reading.read(model.weight.grad, capture._table.sums, 0)
     busy.finish(np.zeros((1, 5)))
     assert norms(capture) == {"weight": 3.0 * 2**9}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from sdc_guard.signals.block_sums import BLOCK
-from sdc_guard.signals.fused_cpu import PART, sums_of_many, sums_of_one
+from sdc_guard.signals.fused_cpu import PART, sums_at, sums_of_many, sums_of_one
 
 Floats = NDArray[np.float32]
 
@@ -71,9 +72,12 @@ def test_the_order_is_that_of_the_description(rng: np.random.Generator, count: i
     values = rng.normal(0, 1e-3, count).astype(np.float32)
     found = measured(values)
     assert (found[0], found[2]) == expected(values)
-    table = np.zeros((2, 5))
-    addresses = np.array([values.ctypes.data] * 2)
-    sums_of_many(addresses, np.array([count, count]), np.array([0, 1]), table)
+    table = np.zeros((3, 5))
+    addresses, counts = array("q", [values.ctypes.data] * 2), array("q", [count] * 2)
+    sums_of_many(addresses, counts, array("q", [2, 0]), table.ctypes.data)
+    assert (table[::2] == found).all()
+    assert not table[1].any()
+    sums_at(values.ctypes.data, count, table[1].ctypes.data)
     assert (table == found).all()
 
 

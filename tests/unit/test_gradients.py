@@ -237,7 +237,7 @@ def test_trouble_in_a_hook_is_told_and_does_not_reach_the_backward(
     def broken(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("sdc_guard.signals.gradients.sums_of_many", broken)
+    monkeypatch.setattr("sdc_guard.signals.gradient_table.sums_of_many", broken)
     model(torch.ones(4, 3)).sum().backward()
     monkeypatch.undo()
     assert {str(error) for _, error in troubles} == {"out of memory"}

@@ -15,7 +15,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from sdc_guard import Guard, evidence
 from sdc_guard.evidence import HostCopy
-from sdc_guard.signals import chunk_table, gradients, shadow
+from sdc_guard.signals import chunk_table, gradient_table, shadow
 from sdc_guard.signals.limits import CAPTURING
 from sdc_guard.signals.scaling import LossScale
 
@@ -278,7 +278,7 @@ def test_what_does_not_wait_is_not_found(good: str) -> None:
 
 @pytest.mark.usefixtures("_events")
 def test_a_capture_that_waits_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = gradients.sums_on_device
+    measured = gradient_table.sums_on_device
 
     def waiting(found: list[torch.Tensor], numel: list[int]) -> torch.Tensor:
         sums = measured(found, numel)
@@ -286,7 +286,7 @@ def test_a_capture_that_waits_is_found(tmp_path: Path, monkeypatch: pytest.Monke
             sums[0, 0] = 0.0
         return sums
 
-    monkeypatch.setattr(gradients, "sums_on_device", waiting)
+    monkeypatch.setattr(gradient_table, "sums_on_device", waiting)
     with fake_device():
         model = model_on("cuda")
         optimizer = torch.optim.SGD(model.parameters(), foreach=False)
