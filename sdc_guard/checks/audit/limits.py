@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -50,5 +51,7 @@ def hooks_on_gradients(subject: Subject) -> bool:
 
 def _is_the_guards(hook: Any) -> bool:
     # an injected fault is not of the script either: it stands for what hardware does
-    owner = getattr(getattr(hook, "func", None), "__self__", hook)
-    return type(owner).__module__.startswith("sdc_guard.")
+    function = getattr(hook, "func", hook)  # of a partial
+    owner = getattr(function, "__self__", function)  # of a method
+    module = owner.__module__ if isinstance(owner, FunctionType) else type(owner).__module__
+    return module.startswith("sdc_guard.")
