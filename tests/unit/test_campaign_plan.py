@@ -6,7 +6,7 @@ import json
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sdc_guard.campaign.command import plan_of
@@ -17,10 +17,11 @@ from sdc_guard.inject.fault import Draw
 
 
 @given(st.integers(0, 2**40), st.integers(0, 10**6))
+@example(40227044, 516157)  # its fault sets a NaN, which equals nothing
 def test_a_trial_depends_on_seed_and_number_alone(seed: int, number: int) -> None:
     plan = Plan(seed=seed)
     trial = plan.trial(number)
-    assert trial == Plan(seed=seed).trial(number)
+    assert repr(trial) == repr(Plan(seed=seed).trial(number))
     assert trial.seed in plan.twins
     assert trial.snapshot in plan.snapshots
     assert trial.site in SITES_OF[trial.model]
