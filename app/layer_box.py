@@ -20,6 +20,7 @@ from .wording import count
 
 MOST_LISTED: Final = 200  # names in the box
 _ALERTED: Final = 100  # of those, at most so many that alerts name
+_TOLD: Final = 60  # letters of what was typed that are said again
 _SEARCH: Final = "layer search"  # in the session: the run, and what was typed
 _HELP: Final = (
     "Lists those that alerts name and the first ones. Type parts of a name and press Enter to "
@@ -55,6 +56,7 @@ def note(names: Sequence[str]) -> str:
     if not text:
         return ""
     among = matching(names, text)
+    text = text if len(text) <= _TOLD else f"{text[:_TOLD]}…"
     if not among:
         return f"No layer has “{text}” in its name."
     which = "them" if len(among) <= MOST_LISTED else f"{MOST_LISTED} of them"
@@ -87,6 +89,8 @@ def _found(text: str, names: Sequence[str]) -> str | None:
     among = matching(names, text)
     if len(among) == 1:
         return among[0]
+    if not text.strip():
+        return None
     st.session_state[_SEARCH] = (current_run().name, text)
     return None
 

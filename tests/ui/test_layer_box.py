@@ -98,6 +98,8 @@ def test_of_many_or_none_it_says_so(monkeypatch: pytest.MonkeyPatch, run: Path) 
     assert "No layer has “*no such* layer” in its name." in said(none)
     assert none.selectbox(key="layer").options == [ALERTED, NAMES[0], *OTHERS[:3]]
     assert "layer" not in none.query_params
+    assert f"No layer has “{'x' * 60}…” in its name." in said(typed(none, "x" * 10_000))
+    assert "in its name" not in said(typed(none, "  "))
 
 
 def test_a_search_is_of_the_run_it_was_made_in(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
