@@ -36,10 +36,7 @@ from .recorder import Recorder
 from .signals.capture import CaptureRequest
 from .signals.flat_shards import flat_parts
 from .signals.gradient_digests import GradientDigests
-from .signals.limits import (
-    NOT_BESIDE,
-    limits,
-)
+from .signals.limits import NOT_BESIDE, limits
 from .signals.overlap import Overlap
 from .signals.rotation import Rotation
 from .signals.scaling import LossScale
