@@ -9,29 +9,35 @@ from typing import Final
 
 _GUESSED_SPEED: Final = 0.5e9  # bytes a second, until a digest was timed
 _A_TENSOR: Final = 8192  # bytes that could be read in the time that each tensor costs besides
-_WEIGHT: Final = 0.1  # of the newest observation in the average
+_WEIGHT: Final = 0.2  # of the newest observation in the average
 _RECENT: Final = 8  # steps
 _FOR_COUNTERS: Final = 0.5  # of the budget, at most
-_FIRST: Final = 8  # steps after which counters are read whatever it takes, to learn that
-_TOGETHER: Final = 8  # steps' allowances are spent at once: to begin costs more than one tensor
+_FIRST: Final = 8  # readings that are there to learn what they take: of counters, whatever it is
+# what reading takes of a step in all, by the seconds that it takes itself: as much again goes to
+# its rows, and to what it pushes out of the caches. By leaving it out of steps of 40 and 700 ms it
+# was 2.5 and 3, each by a measurement that may be wrong by 1
+_IN_ALL: Final = 2.0
+_TOGETHER: Final = (8, 32)  # steps' allowances that are spent at once, at least and at most
+_WORTH: Final = 1e-3  # seconds that these add up to, where they can: to begin has a price, too
 
 
 class Rotation:
     """Chooses what is read after a step and again before the next one.
 
     Args:
-        budget: percent of a step's time that digests and step counters may take on average, or
-            None for all of them at every step: then it is `whole`.
+        budget: percent of a step's time that digests and step counters may take on average, with
+            what follows from them, or None for all of them at every step: then it is `whole`.
 
-    A tensor that costs more than one step's budget is taken when enough has been saved up. The
-    counters are read all together, every n-th step. They take up to half of the budget, and the
-    tensors what remains; only the first few readings come on top of it.
+    A tensor that costs more than one step's budget is taken when enough has been saved up; where a
+    step's allowance is small, those of up to 32 steps are saved up in any case. The counters are
+    read all together, every n-th step. They take up to half of the budget, and the tensors what
+    remains; only the first few readings come on top of it.
     """
 
     def __init__(self, budget: float | None) -> None:
         self._budget = budget
         self.whole = budget is None
-        self._speed = _GUESSED_SPEED
+        self._speed, self._timed = _GUESSED_SPEED, 0
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._step_seconds: float | None = None
         self._credit = 0.0
@@ -52,6 +58,7 @@ class Rotation:
         size += tensors * _A_TENSOR
         if tensors and seconds > 0:
             self._speed += _WEIGHT * (size / seconds - self._speed)
+            self._timed += 1
 
     def counters_took(self, seconds: float) -> None:
         """Learn the time of one reading of the step counters, in seconds."""
@@ -68,12 +75,17 @@ class Rotation:
         self._due += 1
         share = _FOR_COUNTERS * self._allowed()
         if self._due >= _FIRST and share > 0:
-            self._wait = math.ceil(self._for_counters() / share) - 1
+            self._wait = math.ceil(max(self._for_counters() / share, self._worth())) - 1
         return True
 
     def _allowed(self) -> float:
-        """Seconds a step."""
-        return (self._budget or 0.0) / 100 * (self._step_seconds or 0.0)
+        """Seconds a step that reading itself may take."""
+        return (self._budget or 0.0) / 100 / _IN_ALL * (self._step_seconds or 0.0)
+
+    def _worth(self) -> float:
+        """Steps whose allowances are worth it to begin."""
+        allowed = self._allowed()
+        return min(_WORTH / allowed, _TOGETHER[1]) if allowed > 0 else _TOGETHER[1]
 
     def _for_counters(self) -> float:
         """Seconds that one reading after a step and one before the next take."""
@@ -100,7 +112,8 @@ class Rotation:
             self._known, self._size = sizes, sum(sizes.values()) + len(sizes) * _A_TENSOR
         whole = self._size
         self._credit = min(self._credit + allowance, max(whole, allowance))
-        if self._credit < min(whole, _TOGETHER * allowance):
+        together = max(_TOGETHER[0], self._worth() if self._timed >= _FIRST else 0)
+        if self._credit < min(whole, together * allowance):
             return []
         chosen: list[tuple[str, int]] = []
         for _ in keys:
