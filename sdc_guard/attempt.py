@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 
 from .detect.alert import Alert
 from .errors import RunNotFound
+from .forks import generation
 from .ranks import Ranks
 from .signals.buffers import Buffer, model_buffers
 from .signals.environment import differences, environment_fingerprint
@@ -43,7 +43,7 @@ class Place:
         parameters: the model's layers with the run's numbers, and their parameters.
         events: (kind, detail) to record at the first step.
         inherited: an alert if the state resumed from is under a proven incident already.
-        owner: process id; a fork that inherits the hooks must not write into this run.
+        generation: of this process; a fork that inherits the hooks must not write into this run.
         written_by_forward: ids of parameters that the model's forward writes to.
         buffers: the model's, if they are digested.
     """
@@ -53,7 +53,7 @@ class Place:
     parameters: list[tuple[Layer, torch.nn.Parameter]]
     events: list[tuple[str, str]]
     inherited: Alert | None
-    owner: int
+    generation: int
     written_by_forward: set[int]
     buffers: list[Buffer]
 
@@ -122,7 +122,7 @@ def register_attempt(
         parameters=_numbered(found, now),
         events=[*_events(earlier, attempt, whereabouts(model)), *_not_carried(found, written)],
         inherited=_inherited(run, first_step) if earlier else None,
-        owner=os.getpid(),
+        generation=generation(),
         written_by_forward=written,
         buffers=_numbered_buffers(held, now),
     )

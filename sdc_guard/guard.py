@@ -24,6 +24,7 @@ from .detached import DetachedGuard
 from .detect.alert import Alert
 from .detect.choice import SensorName
 from .detect.sensor import FALSE_INCIDENTS
+from .forks import generation
 from .given import check_given
 from .guard_archive import GuardArchive
 from .guarded_steps import GuardedSteps
@@ -343,7 +344,8 @@ class Guard(GuardedSteps):
         if not self._mine():
             return
         try:
-            self._settle()
+            if self._hooks.open or self._scale.may_skip:
+                self._settle()
             if not (self._hooks.open and self._emitted):  # a line search evaluates once more
                 self._collector.observe(loss, batch)
                 self._checks.observed(self._step, loss, batch)
@@ -466,12 +468,12 @@ class Guard(GuardedSteps):
             self._injector.close()
         self._watching.capture.remove()
         self._collector.remove()
-        if self._place.owner == os.getpid():
+        if self._place.generation == generation():
             self._checks.close()
         self._consequences.step_ended()
         forget(self)
         atexit.unregister(self._at_exit)
-        if self._place.owner != os.getpid():
+        if self._place.generation != generation():
             return
         with self._safely("closing"):
             self._drain(wait=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from .checks.check import Checks
 from .collector import Collector
 from .consequences import Consequences
 from .detect.alert import Alert
+from .forks import generation
 from .guard_archive import GuardArchive
 from .pending import PendingEvidence
 from .recorder import Recorder
@@ -183,7 +183,8 @@ class GuardedSteps:
         if not self._mine():
             return
         with self._safely(_RECORDING):
-            self._settle()
+            if self._hooks.open or self._scale.may_skip:
+                self._settle()
             self._collector.backward_begins()
 
     def _backward_ended(self) -> None:
@@ -207,7 +208,7 @@ class GuardedSteps:
         A forked process inherits the hooks and must not write into this run. Into a CUDA graph
         that is being captured nothing of the guard's may come.
         """
-        if self._place.owner != os.getpid() or self._closed:
+        if self._closed or self._place.generation != generation():
             return False
         if capturing():
             self._tell(CAPTURING)

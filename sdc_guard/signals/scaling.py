@@ -25,6 +25,9 @@ class LossScale:
     Args:
         scaler: the script's scaler. Without one it is looked for among the callers of the first
             optimizer steps; before the first step, the one that is being updated is taken for it.
+
+    Attributes:
+        may_skip: whether there is a scaler that may leave a step out.
     """
 
     def __init__(self, scaler: GradScaler | None = None) -> None:
@@ -34,6 +37,7 @@ class LossScale:
         self._candidates: list[GradScaler] | None = None
         self._updates: list[tuple[GradScaler, object]] = []
         self._at_backward: torch.Tensor | None = None
+        self.may_skip = False
 
     def look_around(self, optimizer: torch.optim.Optimizer) -> None:
         """Find the scaler that is calling `optimizer.step()`, if one is; call it in a step hook."""
@@ -50,18 +54,14 @@ class LossScale:
     def backward_ended(self) -> None:
         """Remember which scaler updates this backward followed."""
         if self._scaler is None and self._candidates == []:
-            self._updates = []
+            self._updates, self.may_skip = [], False
             return
         if self._scaler is None and self._candidates is None:
             self._candidates = _live_scalers()
         known = [self._scaler] if self._scaler else self._candidates or []
         self._updates = [(scaler, _last_update(scaler)) for scaler in known]
+        self.may_skip = bool(self._updates)
         self._at_backward = self._now()
-
-    @property
-    def may_skip(self) -> bool:
-        """Whether there is a scaler that may leave a step out."""
-        return bool(self._updates)
 
     def updated_since(self) -> bool:
         """Whether the scaler's update() ran since the last backward ended.
