@@ -34,10 +34,13 @@ class SeenRange:
         Args:
             values: shape (steps, *shape).
         """
-        known = self._high >= self._low
-        width = np.where(known, self._high, 0.0) - np.where(known, self._low, 0.0)
+        return self._within(values, self._low, self._high)
+
+    def _within(self, values: Floats, low: Floats, high: Floats) -> Bools:
+        known = high >= low
+        width = np.where(known, high, 0.0) - np.where(known, low, 0.0)
         more = self.beyond * width
-        held: Bools = known & (values >= self._low - more) & (values <= self._high + more)
+        held: Bools = known & (values >= low - more) & (values <= high + more)
         return held
 
     def held_and_taken(self, values: Floats, over: Bools | None) -> Bools:
@@ -46,6 +49,12 @@ class SeenRange:
         Args:
             values, over: as in `take`.
         """
+        if over is None and self._low_now is None:  # what came before each, and all at once
+            low = np.fmin.accumulate(np.concatenate([self._low[None], values[:-1]]))
+            high = np.fmax.accumulate(np.concatenate([self._high[None], values[:-1]]))
+            held = self._within(values, low, high)
+            self.take(values, None)
+            return held
         held = self.holds(values)
         if len(values) == 1 or (held | np.isnan(values)).all():
             self.take(values, over)

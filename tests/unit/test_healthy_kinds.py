@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from made_signals import LAYERS, alerts_of, each, healthy, sensor
 from peer_windows import logs, values_of
 
@@ -40,6 +42,36 @@ def test_the_range_reaches_beyond_what_was_seen_by_its_width() -> None:
     exact.take(values, None)
     assert near.holds(np.array([[-2.1], [-1.9], [6.9], [7.1]]))[:, 0].tolist() == [0, 1, 1, 0]
     assert exact.holds(np.array([[0.9], [1.0], [4.0], [4.1]]))[:, 0].tolist() == [0, 1, 1, 0]
+
+
+_VALUES = st.one_of(st.floats(-4, 4).map(lambda x: round(x, 1)), st.just(math.nan))
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(_VALUES, _VALUES, st.booleans()), min_size=1, max_size=9),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from([0.0, 1.0]),
+)
+def test_many_steps_at_once_are_as_one_by_one(
+    blocks: list[list[tuple[float, float, bool]]], beyond: float
+) -> None:
+    together, apart = SeenRange((2,), beyond=beyond), SeenRange((2,), beyond=beyond)
+    for block in blocks:
+        values = np.array([[a, b] for a, b, _ in block])
+        over = np.array([[alarm, False] for _, _, alarm in block]) & ~np.isnan(values)
+        given_over = over if over.any() else None
+        held = together.held_and_taken(values, given_over)
+        expected = []
+        for step in range(len(values)):
+            row = slice(step, step + 1)
+            expected.append(apart.holds(values[row])[0])
+            apart.take(values[row], None if given_over is None else over[row])
+        assert held.tolist() == np.array(expected).tolist()
+        for one, two in zip(together.remember(), apart.remember(), strict=True):
+            np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.parametrize("seed", [44, 45])
