@@ -12,11 +12,20 @@ import torch
 from .detect.carried import DigestTable, Key, changed
 from .digest import Place
 from .digest.reference import stack_rows
-from .evidence import AfterStep, BeforeStep, Counters, Gradients, HeldNumbers, HostCopy, ThreadRows
-from .signals.batch import digest_of, tensors_of
+from .evidence import (
+    AfterStep,
+    BeforeStep,
+    Counters,
+    Gradients,
+    HeldNumbers,
+    HeldRows,
+    HostCopy,
+    ThreadRows,
+)
+from .signals.batch import digest_of, tensors_in
 from .signals.buffers import CarriedBuffers
 from .signals.counters import CounterPair, StepCounters
-from .signals.fused_cpu import no_nonfinite
+from .signals.fused_cpu import no_nonfinite, no_nonfinite_at
 from .signals.gradient_digests import GradientDigests
 from .signals.gradient_table import Measured
 from .signals.gradients import GradientCapture
@@ -108,10 +117,12 @@ class Collector:
     def observe(self, loss: Any, batch: Any) -> None:
         """Take a loss, a scalar tensor or number, and a batch."""
         self._losses.append(_scalar(loss))
-        tensors = list(tensors_of(batch))
+        tensors = tensors_in(batch)
         digest = digest_of(tensors)
         if digest is not None:
-            self._batches.append(HostCopy(digest))
+            self._batches.append(
+                HeldRows(digest) if isinstance(digest, bytes) else HostCopy(digest)
+            )
             self._tokens.append(tensors[0].numel())
 
     def forget(self, backwards: int) -> None:
@@ -342,7 +353,14 @@ def _copies(losses: list[torch.Tensor | float]) -> HostCopy:
 
 def _are_finite(measured: list[Measured]) -> bool:
     """Whether those in host memory are: what is on a device cannot be known yet."""
-    return not [m for m in measured if isinstance(m.sums, np.ndarray) and not no_nonfinite(m.sums)]
+    return not [
+        part
+        for part in measured
+        if isinstance(part.sums, np.ndarray)
+        and not (
+            no_nonfinite_at(part.place, len(part.rows)) if part.place else no_nonfinite(part.sums)
+        )
+    ]
 
 
 def _losses_are_finite(losses: list[torch.Tensor | float]) -> bool:

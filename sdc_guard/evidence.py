@@ -55,6 +55,10 @@ class HostCopy:
         found: list[float] = self.array().tolist()
         return found
 
+    def content(self) -> bytes:
+        """The copy's bytes; waits likewise."""
+        return self.array().tobytes()
+
 
 class HeldNumbers(HostCopy):
     """Numbers that are there; an array of them is made when it is asked for."""
@@ -79,6 +83,31 @@ class HeldNumbers(HostCopy):
     def numbers(self) -> list[float]:
         """As they are."""
         return self._numbers
+
+
+class HeldRows(HostCopy):
+    """Digests that are there, int64, shape (…, 3), as bytes."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def ready(self) -> bool:
+        """They are."""
+        return True
+
+    def get(self) -> torch.Tensor:
+        """As a tensor."""
+        return torch.from_numpy(self.array().copy())
+
+    def array(self) -> NDArray[Any]:
+        """As an array that cannot be written to."""
+        return np.frombuffer(self._content, dtype=np.int64).reshape(-1, 3)
+
+    def content(self) -> bytes:
+        """As they are."""
+        return self._content
 
 
 class ThreadRows(HostCopy):
@@ -110,7 +139,7 @@ def _event_behind(stream: torch.cuda.Stream) -> torch.cuda.Event:
     return event
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # as `BeforeStep`
 class Gradients:
     """Sums of gradients on their way to the host; see `signals.measures`.
 
@@ -176,7 +205,7 @@ class BeforeStep:
     @property
     def batch_hash(self) -> int | None:
         """Of the batches of its micro-batches, in their order; None without any."""
-        return folded_all([batch.array().tobytes() for batch in self.batches])
+        return folded_all([batch.content() for batch in self.batches])
 
     @property
     def loss(self) -> float | None:

@@ -88,7 +88,7 @@ def before_frame(
         evidence.lr,
         evidence.loss,
         evidence.accumulation,
-        [batch.array().tobytes() for batch in evidence.batches],
+        [batch.content() for batch in evidence.batches],
         evidence.tokens,
         None if scale is None else float(scale.get()),
         None if found_inf is None else float(found_inf.get()),
@@ -101,7 +101,7 @@ def before_frame(
         [
             (
                 None if len(part.rows) == every else part.rows,
-                part.sums.array().tobytes(),
+                part.sums.content(),
                 part.reduced,
             )
             for part in evidence.gradients
@@ -139,7 +139,7 @@ def _digests(evidence: BeforeStep | AfterStep) -> tuple[list[str], list[int], by
     return (
         [kind for kind, _ in keys],
         [layer for _, layer in keys],
-        evidence.digest_rows.array().tobytes(),
+        evidence.digest_rows.content(),
     )
 
 

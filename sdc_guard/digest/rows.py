@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 import torch
@@ -11,9 +13,11 @@ from numpy.typing import NDArray
 
 from ..compiled import address
 from .as_words import as_words
-from .fast_cpu import run_into, runs_into
+from .fast_cpu import run_at, run_into, runs_into
 from .reference import MASK64, Digest, is_plain
 from .span import Place, Span, pieces
+
+_ROW: Final = 24  # bytes
 
 
 def digest_tensor(tensor: torch.Tensor, *, offset: Place = 0) -> Digest:
@@ -69,6 +73,18 @@ def array_in_host(tensors: Sequence[torch.Tensor], places: Sequence[Place]) -> N
                 for piece, where in pieces(tensor, place):
                     _add(piece, where, rows, row)
     return rows
+
+
+def content_in_host(tensors: Sequence[torch.Tensor]) -> bytes:
+    """The bytes of `array_in_host` of whole tensors: in less time, of small ones."""
+    if not all(map(is_plain, tensors)):
+        return array_in_host(tensors, [0] * len(tensors)).tobytes()
+    numbers = array("q", bytes(_ROW * len(tensors)))
+    place = numbers.buffer_info()[0]
+    for tensor in tensors:
+        run_at(address(tensor), tensor.element_size(), tensor.numel(), place)
+        place += _ROW
+    return numbers.tobytes()
 
 
 def _add(tensor: torch.Tensor, place: int | Span, rows: NDArray[np.int64], row: int) -> None:

@@ -9,12 +9,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ..digest import digest_rows
-from ..digest.rows import array_in_host
+from ..digest.rows import content_in_host
 from .batch_hash import folded
 from .placement import local
+
+
+def tensors_in(batch: Any) -> list[torch.Tensor]:
+    """The tensors of a nested batch, in the order of `tensors_of`."""
+    if type(batch) in (tuple, list) and all(type(item) is torch.Tensor for item in batch):
+        return list(batch)  # the usual case, in fewer calls
+    return list(tensors_of(batch))
 
 
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
@@ -54,15 +60,17 @@ def batch_digest(batch: Any) -> torch.Tensor | None:
 
     Of a distributed tensor it is this rank's part.
     """
-    found = digest_of(list(tensors_of(batch)))
-    return None if found is None else torch.as_tensor(found)
+    found = digest_of(tensors_in(batch))
+    if isinstance(found, bytes):
+        return torch.from_numpy(np.frombuffer(found, dtype=np.int64).reshape(-1, 3).copy())
+    return found
 
 
-def digest_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor | NDArray[np.int64] | None:
-    """`batch_digest` of a batch of these tensors, in their order; an array if all are plain ones
+def digest_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor | bytes | None:
+    """`batch_digest` of a batch of these tensors, in their order; its bytes if all are plain ones
     in host memory."""
     if tensors and all(map(_is_plain, tensors)) and not torch.compiler.is_compiling():
-        return array_in_host(tensors, [0] * len(tensors))
+        return content_in_host(tensors)
     parts: list[torch.Tensor] = []
     for tensor in tensors:
         parts += (tensor,) if _is_plain(tensor) else _plain_parts(local(tensor))

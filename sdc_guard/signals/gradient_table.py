@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
@@ -21,10 +21,14 @@ from .placement import local, of_gradient
 from .sums import SUMS
 from .usual import addresses
 
+# steps' sums in one array, and rows of it at most: between the kernels of a training an array takes
+# as long to make, or to copy, as many gradients to measure
+_SHEETS: Final = 32
+_MOST_ROWS: Final = 20_000
 Parameters: TypeAlias = list[tuple[Layer, torch.nn.Parameter]]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # frozen, it would take longer to make than what is in it
 class Measured:
     """The sums of some gradients: `sums` is float64 (len(rows), 5), an array in host memory.
 
@@ -33,11 +37,13 @@ class Measured:
     Attributes:
         rows: places in the list of parameters.
         reduced: whether a reduction over ranks had been done by then.
+        place: address of `sums` in host memory, where it is known.
     """
 
     rows: list[int]
     sums: torch.Tensor | NDArray[np.float64]
     reduced: bool
+    place: int | None = None
 
 
 class GradientTable:
@@ -52,12 +58,12 @@ class GradientTable:
         tensors: the parameters, a row each; the other lists have a value for each row, too.
         numel: elements of each whole tensor.
         placements: of the gradients.
-        sums: float64 (rows, 5), of those in host memory. Hooks write to it and to the lists below:
-            none of them is ever replaced.
+        sums: float64 (rows, 5), of those in host memory: another array after each `take`.
         memory: where `sums` begins.
         in_host: whether `sums` has it, since the last `take`.
         fired: the backward that measured it last.
-        versions: the gradient's, when it was measured in host memory.
+        versions: the gradient's, when it was measured in host memory. Hooks write to these lists:
+            none of them is ever replaced.
     """
 
     def __init__(
@@ -77,8 +83,10 @@ class GradientTable:
         self._elsewhere: set[int] = set()  # rows that were measured, and not into `sums`
         self._on_device: dict[int, torch.Tensor] = {}
         self._reduced: Measured | None = None
-        self.sums: NDArray[np.float64] = np.zeros((count, len(SUMS)))
-        self.memory: int = self.sums.ctypes.data
+        self._sheets: list[tuple[NDArray[np.float64], int]] = []
+        self.sums: NDArray[np.float64]
+        self.memory: int
+        self._next_sheet()
         self._together: tuple[list[int], Numbers, Numbers] = [], array("q"), array("q")
 
     def is_measured(self, row: int) -> bool:
@@ -108,7 +116,8 @@ class GradientTable:
         if not stepped:
             dropped = {row for row, one in enumerate(self.tensors) if one.grad is None}
         if not dropped and all(self.in_host):
-            found = [Measured(self._every_row, self.sums.copy(), False)]
+            found = [Measured(self._every_row, self.sums, False, self.memory)]
+            self._next_sheet()
         else:
             found = self._own(dropped)
         if self._reduced is not None:
@@ -126,6 +135,15 @@ class GradientTable:
             sums = stack_rows([self._on_device[row] for row in on_device])
             found.append(Measured(on_device, sums, False))
         return found
+
+    def _next_sheet(self) -> None:
+        """Leave `sums` to whoever has taken it: one array is made for many steps."""
+        if not self._sheets:
+            steps = max(1, min(_SHEETS, _MOST_ROWS // max(self._count, 1)))
+            made = np.zeros((steps, self._count, len(SUMS)))
+            memory = made.ctypes.data
+            self._sheets = [(sheet, memory + at * made.strides[0]) for at, sheet in enumerate(made)]
+        self.sums, self.memory = self._sheets.pop()
 
     def reset(self) -> None:
         """Forget what was measured."""

@@ -360,7 +360,8 @@ class GradientCapture:
         self._under_way, self._noting = None, _nothing
         try:
             # numbers grow: a backward that ends after one of a higher number holds that one
-            self._ends = [*(number for number in self._ends if number < task), task]
+            self._ends = [number for number in self._ends if number < task] if self._ends else []
+            self._ends.append(task)
             self._measure_late(task)
             self._table.measure_unseen(task)
         except Exception as error:  # noqa: BLE001 - because it would surface in the user's backward()

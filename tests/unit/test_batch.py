@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from sdc_guard.digest.device_rows import rows_on_devices
 from sdc_guard.signals.batch import batch_digest, fold, pinned, tensors_of
 
 
@@ -42,6 +43,27 @@ def test_content_order_and_dtype_count() -> None:
     flipped[1, 2] = torch.nextafter(flipped[1, 2], torch.tensor(9.0))
     batches = [(A, B), (B, A), (swapped, B), (flipped, B), (A.double(), B), (A, B + 1), (A,)]
     assert len({hashed(batch) for batch in batches}) == len(batches)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        [A],
+        [A, B],
+        [torch.zeros(0), B],
+        [A.t(), B],
+        [torch.tensor([1 + 2j, 3 - 1j]), A],
+        [torch.arange(300, dtype=torch.uint8), torch.tensor([True, False])],
+        [torch.randn(70, 33, generator=torch.Generator().manual_seed(1)).half(), B],
+        [torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(2))],
+    ],
+    ids=["one", "two", "empty", "transposed", "complex", "bytes", "half", "double"],
+)
+def test_the_digests_are_those_of_the_tensors(tensors: list[torch.Tensor]) -> None:
+    """Those of a batch in host memory are taken by other code than any others."""
+    found = batch_digest(tensors)
+    assert found is not None
+    assert torch.equal(found, rows_on_devices(tensors, [0] * len(tensors)))
 
 
 @pytest.mark.parametrize("batch", [None, "text", 3, [], {"a": "b"}])

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sdc_guard.evidence import HeldNumbers
-from sdc_guard.signals.fused_cpu import no_nonfinite
+from sdc_guard.signals.fused_cpu import no_nonfinite, no_nonfinite_at
 from sdc_guard.signals.gradients import GradientCapture
 from sdc_guard.signals.layers import model_layers
 
@@ -66,6 +66,39 @@ def test_what_was_taken_is_not_written_to_by_the_next_backward() -> None:
     model(3.0).backward()
     assert np.array_equal(np.asarray(measured.sums), before)
     assert norms_of(capture) == pytest.approx(present(model), rel=1e-6)
+
+
+def test_of_many_steps_each_keeps_what_was_taken() -> None:
+    """More of them than one array is made for."""
+    model = Rows()
+    capture = attach(model)
+    taken, expected = [], []
+    for step in range(70):
+        model(1.0 + step).backward()
+        taken.append(capture.take()[0])
+        expected.append(present(model))
+        model.zero_grad()
+    found = [np.sqrt(np.asarray(measured.sums)[:, 0]).tolist() for measured in taken]
+    assert found == [pytest.approx(norms, rel=1e-6) for norms in expected]
+    assert len({measured.place for measured in taken}) == len(taken)
+
+
+@pytest.mark.parametrize("step", [0, 1, 31, 32, 33])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1.0])
+def test_what_is_not_finite_is_seen_where_it_lies(step: int, value: float) -> None:
+    model = Rows()
+    capture = attach(model)
+    for number in range(step + 1):
+        loss = model(1.0)
+        if number == step:
+            loss = loss + (value - 1.0) * model.rows[1][7]
+        loss.backward()
+        (measured,) = capture.take()
+        model.zero_grad()
+    assert measured.place is not None
+    finite = value == 1.0
+    assert no_nonfinite_at(measured.place, len(measured.rows)) is finite
+    assert no_nonfinite(np.asarray(measured.sums)) is finite
 
 
 @pytest.mark.parametrize("dropped", range(len(SIZES)))
