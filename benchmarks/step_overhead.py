@@ -1,14 +1,16 @@
 """What a guard costs a training step, resolved to about a tenth of a percent of it.
 
-    python benchmarks/step_overhead.py --models gpt-1m --seconds 300
+    python benchmarks/step_overhead.py --models gpt-1m gpt-21m --seconds 600
 
 `hook_overhead.py` compares blocks of seconds, and from one of these to the next a machine changes
 by more than a guard costs. Here the arms of it take turns every few steps, in an order drawn anew
-in each round; the first step of a turn is not counted, as the caches hold another arm's tensors
-then. An arm's cost is the difference of its turn's time to that of the two bare arms of the same
-round, as a part of a bare step. Of the differences the outermost hundredths count as the next ones
-(a winsorised mean): a step that was interrupted is no cost, while the steps at which a guard judges
-what has gathered, one in sixteen or so, are. The interval is a 95 % bootstrap over rounds.
+in each round. A turn is three steps after one that is not counted, as the caches hold another arm's
+tensors then; or a single step where that takes a tenth of a second and more. An arm's cost is the
+difference of its turn's time to that of the two bare arms of the same round, as a part of a bare
+step. Of the differences the outermost hundredths count as the next ones (a winsorised mean): a step
+that was interrupted is no cost, while the steps at which a guard judges what has gathered, one in
+sixteen or so, are. The interval is a 95 % bootstrap over rounds. The last line is the difference of
+two arms in the same rounds.
 
 Two times are measured: wall, and the CPU seconds of the training's own thread. `beside` is what
 the guard's threads took meanwhile on another core, at most: they publish every two seconds, which
@@ -33,24 +35,28 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from hook_models import BATCHES, TASKS, Task
+from hook_models import BATCHES, TASKS, Batch, Task
 from hook_overhead import AGAIN, BARE, Arm, make_arms
 from machine import line, machine
 from numpy.typing import NDArray
 
 import sdc_guard.pending
 
-ARMS: Final = (BARE, AGAIN, "guard", "clip_grad_norm_")
+CLIP: Final = "clip_grad_norm_"
+ARMS: Final = (BARE, AGAIN, "guard", CLIP)
 _PULLED_IN: Final = 0.01  # of the differences, at either end
 _ROUNDS_FIRST: Final = 10  # that are not counted: what is compiled, allocated and learnt once
+_LONG: Final = 0.1  # seconds of a step, beside which it is nothing to fill the caches
 Floats = NDArray[np.float64]
 
 
 @dataclass
 class Turns:
-    """Seconds of an arm's turns, without the first step of each."""
+    """Seconds of the counted steps of an arm's turns."""
 
     arm: Arm
+    first: int = 1  # steps that are not counted
+    counted: int = 3
     wall: list[float] = field(default_factory=list)
     thread: list[float] = field(default_factory=list)
 
@@ -77,12 +83,23 @@ def cost(times: Floats, bare: Floats, again: Floats, rng: np.random.Generator) -
     return {"percent": winsorised(differences), "low": float(low), "high": float(high)}
 
 
+def turns_of(arms: list[Arm], batch: Batch, steps: int | None) -> list[Turns]:
+    """The turns of each arm, as long as a step of the first one asks for."""
+    for _ in range(2):
+        began = time.perf_counter()
+        arms[0].step(batch)
+        took = time.perf_counter() - began
+    first, counted = (0, 1) if took >= _LONG else (1, 3)
+    return [Turns(arm, first, steps or counted) for arm in arms]
+
+
 def measure(task: Task, args: argparse.Namespace, folder: Path) -> tuple[list[Turns], float]:
     """Train all arms in turns; also the seconds that threads beside took for each guarded step."""
     torch.manual_seed(args.seed)
     batches = [task.make_batch() for _ in range(BATCHES)]
     arms = make_arms(task, folder, torch.device("cpu"), batches)
-    turns = [Turns(arm) for arm in arms if arm.name in ARMS]
+    turns = turns_of([arm for arm in arms if arm.name in ARMS], batches[0], args.steps)
+    first, counted_steps = turns[0].first, turns[0].counted
     for arm in arms:
         if arm.name not in ARMS:
             arm.close()
@@ -97,17 +114,18 @@ def measure(task: Task, args: argparse.Namespace, folder: Path) -> tuple[list[Tu
         for number in itertools.count():
             if number == _ROUNDS_FIRST:
                 end, before = time.monotonic() + args.seconds, _beside()
-            drawn = [next(turning) for _ in range(args.steps + 1)]
+            drawn = [next(turning) for _ in range(first + counted_steps)]
             for turn in order.sample(turns, len(turns)):
-                turn.arm.step(drawn[0])
+                for batch in drawn[:first]:
+                    turn.arm.step(batch)
                 wall, thread = time.perf_counter(), time.thread_time()
-                for batch in drawn[1:]:
+                for batch in drawn[first:]:
                     turn.arm.step(batch)
                 if number >= _ROUNDS_FIRST:
                     turn.wall.append(time.perf_counter() - wall)
                     turn.thread.append(time.thread_time() - thread)
             if number >= _ROUNDS_FIRST:
-                counted += args.steps + 1
+                counted += len(drawn)
                 if time.monotonic() > end:
                     break
         return turns, (_beside() - before) / counted
@@ -134,27 +152,25 @@ def print_table(name: str, args: argparse.Namespace, folder: Path) -> None:
     rng = np.random.default_rng(args.seed)
     held: dict[str, Any] = {turn.arm.name: turn for turn in turns}
     bare, again = held[BARE], held[AGAIN]
-    step = float(np.median(bare.wall)) / args.steps
+    step = float(np.median(bare.wall)) / bare.counted
     print(
-        f"\n{task.title}: bare step {1e3 * step:.1f} ms, {len(bare.wall)} rounds of"
-        f" {args.steps} steps; beside the guard's: {1e6 * beside:.0f} µs a step"
+        f"\n{task.title}: bare step {1e3 * step:.1f} ms, {len(bare.wall)} rounds, turns of"
+        f" {bare.counted} steps; beside the guard's: {1e6 * beside:.0f} µs a step"
         f" ({100 * beside / step:.2f} %)"
     )
     print(f"{'cost, percent':<18}{'wall':>8}{'95 %':>18}{'thread':>10}{'95 %':>18}")
-    for turn in turns:
-        if turn is bare:
-            continue
+    rows = [(AGAIN, again, bare, bare)]
+    rows += [(name, held[name], bare, again) for name in ("guard", CLIP)]
+    rows += [("guard less clip", held["guard"], held[CLIP], held[CLIP])]
+    for name, *compared in rows:
         cells = []
         for times in ("wall", "thread"):
-            mine, first, second = (
-                np.array(getattr(one, times))
-                for one in (turn, bare, bare if turn is again else again)
-            )
-            found = cost(mine, first, second, rng)
+            mine, *others = (np.array(getattr(one, times)) for one in compared)
+            found = cost(mine, *others, rng)
             cells.append(
                 f"{found['percent']:>+8.2f}{'[{low:+.2f}, {high:+.2f}]'.format(**found):>18}"
             )
-        print(f"{turn.arm.name:<18}{'  '.join(cells)}")
+        print(f"{name:<18}{'  '.join(cells)}")
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -162,11 +178,13 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=list(TASKS), default=["gpt-1m"])
     parser.add_argument("--seconds", type=float, default=300.0, help="of each model")
-    parser.add_argument("--steps", type=int, default=3, help="of a turn, beside the first one")
+    parser.add_argument(
+        "--steps", type=int, help="of a turn that are counted (default: by the model)"
+    )
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
-    if args.steps < 1:
+    if args.steps is not None and args.steps < 1:
         parser.error("--steps must be at least 1")
     return args
 

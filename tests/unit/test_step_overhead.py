@@ -43,7 +43,7 @@ def test_a_short_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     head, *rows = capsys.readouterr().out.strip().splitlines()
     assert head.startswith("MLP 1.5M: bare step")
     assert [row.split("  ")[0] for row in rows] == [
-        "cost, percent", "bare again", "guard", "clip_grad_norm_",
+        "cost, percent", "bare again", "guard", "clip_grad_norm_", "guard less clip",
     ]  # fmt: skip
     assert waits == sdc_guard.pending.JUDGE_SECONDS
 
