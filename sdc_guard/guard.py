@@ -81,9 +81,9 @@ class Guard(GuardedSteps):
             scale and the steps that it skips are counted. Found by itself if left out, from the
             first step that it does not skip.
         digest_budget: percent of a step's time that digests of parameters and optimizer state
-            may take, in turn through the tensors, and up to half of it to read the optimizers'
-            step counters every n-th step; None for all of them at every step, which
-            alone proves all changes between steps in the step where they happen.
+            may take with what follows from them, in turn through the tensors, and up to half of it
+            to read the optimizers' step counters every n-th step; None for all of them at every
+            step, which alone proves all changes between steps in the step where they happen.
         invariants_every: steps in which each element of Adam's state, and how far it moved its
             parameter, is once compared with what Adam's arithmetic can do; None for never.
         overlap_digests: whether a thread of its own helps to digest what a step left, at once, and
