@@ -53,6 +53,7 @@ def test_setups_deepcopy_pickle_and_save_record_nothing(tmp_path: Path) -> None:
 
 def _in_a_fork(model: nn.Module, optimizer: torch.optim.Optimizer, guard: Guard) -> None:
     train(model, optimizer, batches(2), guard)
+    assert guard.step == 2  # it did not take part
     guard.close()
 
 
