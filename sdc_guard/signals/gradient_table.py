@@ -84,8 +84,9 @@ class GradientTable:
         self._on_device: dict[int, torch.Tensor] = {}
         self._reduced: Measured | None = None
         self._sheets: list[tuple[NDArray[np.float64], int]] = []
-        self.sums: NDArray[np.float64]
-        self.memory: int
+        self.sums: NDArray[np.float64] = np.zeros((0, len(SUMS)))
+        self._before = self.sums  # kept: a hook in another thread may be writing to it yet
+        self.memory = 0
         self._next_sheet()
         self._together: tuple[list[int], Numbers, Numbers] = [], array("q"), array("q")
 
@@ -143,6 +144,7 @@ class GradientTable:
             made = np.zeros((steps, self._count, len(SUMS)))
             memory = made.ctypes.data
             self._sheets = [(sheet, memory + at * made.strides[0]) for at, sheet in enumerate(made)]
+        self._before = self.sums
         self.sums, self.memory = self._sheets.pop()
 
     def reset(self) -> None:
