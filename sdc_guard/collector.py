@@ -25,7 +25,7 @@ from .evidence import (
 from .signals.batch import digest_of, tensors_in
 from .signals.buffers import CarriedBuffers
 from .signals.counters import CounterPair, StepCounters
-from .signals.fused_cpu import no_nonfinite, no_nonfinite_at
+from .signals.fused_cpu import no_nonfinite_at
 from .signals.gradient_digests import GradientDigests
 from .signals.gradient_table import Measured
 from .signals.gradients import GradientCapture
@@ -354,12 +354,7 @@ def _copies(losses: list[torch.Tensor | float]) -> HostCopy:
 def _are_finite(measured: list[Measured]) -> bool:
     """Whether those in host memory are: what is on a device cannot be known yet."""
     return not [
-        part
-        for part in measured
-        if isinstance(part.sums, np.ndarray)
-        and not (
-            no_nonfinite_at(part.place, len(part.rows)) if part.place else no_nonfinite(part.sums)
-        )
+        part for part in measured if part.place and not no_nonfinite_at(part.place, len(part.rows))
     ]
 
 

@@ -344,8 +344,7 @@ class Guard(GuardedSteps):
         if not self._mine():
             return
         try:
-            if self._hooks.open or self._scale.may_skip:
-                self._settle()
+            self._settle()
             if not (self._hooks.open and self._emitted):  # a line search evaluates once more
                 self._collector.observe(loss, batch)
                 self._checks.observed(self._step, loss, batch)

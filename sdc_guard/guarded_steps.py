@@ -183,8 +183,7 @@ class GuardedSteps:
         if not self._mine():
             return
         with self._safely(_RECORDING):
-            if self._hooks.open or self._scale.may_skip:
-                self._settle()
+            self._settle()
             self._collector.backward_begins()
 
     def _backward_ended(self) -> None:
@@ -217,8 +216,9 @@ class GuardedSteps:
 
     def _settle(self) -> None:
         """End a step that is over although not every hook told so."""
-        self._hooks.settle()
-        self._settle_skipped()
+        if self._hooks.open or self._scale.may_skip:
+            self._hooks.settle()
+            self._settle_skipped()
 
     def _settle_skipped(self) -> None:
         """Record the step that a gradient scaler left out: it never called the optimizer."""

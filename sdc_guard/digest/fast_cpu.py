@@ -61,32 +61,20 @@ def _write(sums: Any, rows: Any, row: int) -> None:
 
 
 @compiled()
-def run_into(address: int, size: int, count: int, first: int, rows: Any, row: int) -> None:
-    """Write H, S1 and S2 of contiguous words in host memory to a row of a table.
+def run_at(address: int, size: int, count: int, first: int, place: int) -> None:
+    """Write H, S1 and S2 of contiguous words in host memory to three int64 there.
+
+    With numbers alone: to hand over an array takes as long as to read a few thousand words.
 
     Args:
         address: of the first word.
         size: bytes of a word: 1, 2, 4 or 8.
         count: words.
         first: index of the first word in the whole tensor.
-        rows: int64, shape (at least row + 1, 3).
-        row: of the table.
-    """
-    _write(_run(address, size, count, np.uint64(first), _1), rows, row)
-
-
-@compiled()
-def run_at(address: int, size: int, count: int, place: int) -> None:
-    """Write H, S1 and S2 of contiguous words, the first of index 0, to three int64 in host memory.
-
-    With numbers alone: to hand over an array takes as long as to read a few thousand words.
-
-    Args:
-        address, size, count: as of `run_into`.
         place: address of the three; whoever calls keeps what lies there.
     """
     row = carray(pointer(place), (1, 3), np.int64)
-    _write(_run(address, size, count, np.uint64(0), _1), row, 0)
+    _write(_run(address, size, count, np.uint64(first), _1), row, 0)
 
 
 @compiled()
@@ -96,7 +84,9 @@ def runs_into(
     """Add H, S1 and S2 of contiguous words that are nested runs of the whole tensor to a row.
 
     Args:
-        address, size, first, rows, row: as of `run_into`.
+        address, size, first: as of `run_at`.
+        rows: int64, shape (at least row + 1, 3).
+        row: of the table.
         sizes, strides: int64, of a Span, at least one level.
     """
     inner = len(sizes) - 1

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..compiled import address
 from .as_words import as_words
-from .fast_cpu import run_at, run_into, runs_into
+from .fast_cpu import run_at, runs_into
 from .reference import MASK64, Digest, is_plain
 from .span import Place, Span, pieces
 
@@ -64,9 +64,11 @@ def rows_in_host(tensors: Sequence[torch.Tensor], places: Sequence[Place]) -> to
 def array_in_host(tensors: Sequence[torch.Tensor], places: Sequence[Place]) -> NDArray[np.int64]:
     """The same as an array."""
     rows = np.empty((len(tensors), 3), dtype=np.int64)
+    memory = rows.ctypes.data
     for row, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
         if type(place) is int and is_plain(tensor):
-            run_into(address(tensor), tensor.element_size(), tensor.numel(), place, rows, row)
+            out = memory + _ROW * row
+            run_at(address(tensor), tensor.element_size(), tensor.numel(), place, out)
         else:
             rows[row] = 0
             with torch.no_grad():
@@ -82,7 +84,7 @@ def content_in_host(tensors: Sequence[torch.Tensor]) -> bytes:
     numbers = array("q", bytes(_ROW * len(tensors)))
     place = numbers.buffer_info()[0]
     for tensor in tensors:
-        run_at(address(tensor), tensor.element_size(), tensor.numel(), place)
+        run_at(address(tensor), tensor.element_size(), tensor.numel(), 0, place)
         place += _ROW
     return numbers.tobytes()
 

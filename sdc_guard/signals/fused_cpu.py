@@ -140,21 +140,12 @@ def _many32(addresses: int, counts: int, rows: int, number: int, table: int) -> 
 
 
 @compiled()
-def no_nonfinite(sums: Any) -> bool:
+def no_nonfinite_at(address: int, tensors: int) -> bool:
     """Whether none of some tensors has an element that is not finite.
 
     Args:
-        sums: of each, float64, shape (tensors, 5).
+        address: of their sums, float64, shape (tensors, 5), whose owner keeps them.
     """
-    found = 0.0
-    for row in range(len(sums)):
-        found += sums[row, 3]
-    return found == 0.0
-
-
-@compiled()
-def no_nonfinite_at(address: int, tensors: int) -> bool:
-    """`no_nonfinite` of as many rows from an address on, whose owner keeps them."""
     found = 0.0
     for row in range(tensors):
         found += carray(pointer(address + ROW * row), _MEASURES, np.float64)[3]

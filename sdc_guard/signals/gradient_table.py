@@ -37,13 +37,13 @@ class Measured:
     Attributes:
         rows: places in the list of parameters.
         reduced: whether a reduction over ranks had been done by then.
-        place: address of `sums` in host memory, where it is known.
+        place: address of `sums`; 0 where it is a tensor.
     """
 
     rows: list[int]
     sums: torch.Tensor | NDArray[np.float64]
     reduced: bool
-    place: int | None = None
+    place: int = 0
 
 
 class GradientTable:
@@ -131,7 +131,8 @@ class GradientTable:
         on_device = [row for row in sorted(self._on_device) if row not in dropped]
         found = []
         if in_host:
-            found.append(Measured(in_host, self.sums[in_host], False))
+            own = self.sums[in_host]
+            found.append(Measured(in_host, own, False, own.ctypes.data))
         if on_device:
             sums = stack_rows([self._on_device[row] for row in on_device])
             found.append(Measured(on_device, sums, False))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sdc_guard.evidence import HeldNumbers
-from sdc_guard.signals.fused_cpu import no_nonfinite, no_nonfinite_at
+from sdc_guard.signals.fused_cpu import no_nonfinite_at
 from sdc_guard.signals.gradients import GradientCapture
 from sdc_guard.signals.layers import model_layers
 
@@ -85,7 +85,8 @@ def test_of_many_steps_each_keeps_what_was_taken() -> None:
 
 @pytest.mark.parametrize("step", [0, 1, 31, 32, 33])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1.0])
-def test_what_is_not_finite_is_seen_where_it_lies(step: int, value: float) -> None:
+@pytest.mark.parametrize("dropped", [False, True])
+def test_what_is_not_finite_is_seen_where_it_lies(step: int, value: float, dropped: bool) -> None:
     model = Rows()
     capture = attach(model)
     for number in range(step + 1):
@@ -93,12 +94,13 @@ def test_what_is_not_finite_is_seen_where_it_lies(step: int, value: float) -> No
         if number == step:
             loss = loss + (value - 1.0) * model.rows[1][7]
         loss.backward()
+        if dropped:
+            model.rows[3].grad = None
         (measured,) = capture.take()
         model.zero_grad()
-    assert measured.place is not None
-    finite = value == 1.0
-    assert no_nonfinite_at(measured.place, len(measured.rows)) is finite
-    assert no_nonfinite(np.asarray(measured.sums)) is finite
+    assert measured.place == np.asarray(measured.sums).ctypes.data
+    assert len(measured.rows) == len(SIZES) - dropped
+    assert no_nonfinite_at(measured.place, len(measured.rows)) is (value == 1.0)
 
 
 @pytest.mark.parametrize("dropped", range(len(SIZES)))
@@ -151,7 +153,7 @@ def test_nonfinite_elements_are_seen(wrong: int | None) -> None:
     sums[:, 3] = 0.0
     if wrong is not None:
         sums[wrong, 3] = 2.0
-    assert no_nonfinite(sums) is (wrong is None)
+    assert no_nonfinite_at(sums.ctypes.data, len(sums)) is (wrong is None)
 
 
 def test_held_numbers_are_those_of_an_array() -> None:
