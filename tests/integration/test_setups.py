@@ -212,6 +212,22 @@ def test_setups_two_optimizers_with_a_guard_each(tmp_path: Path) -> None:
         assert rows(tmp_path / name, "SELECT DISTINCT accumulation FROM steps") == [(1,)]
 
 
+def test_setups_a_new_backward_ends_the_step_of_one_of_two_optimizers(tmp_path: Path) -> None:
+    """With one guard, too, what steps after backwards of its own has steps of its own."""
+    model = net()
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
+    vectors = [parameter for parameter in model.parameters() if parameter.ndim == 1]
+    optimizers = [torch.optim.AdamW(matrices), torch.optim.SGD(vectors, lr=0.1)]
+    guard = attach(model, optimizers, tmp_path)
+    for number, (inputs, targets) in enumerate(batches(6)):
+        loss_of(model, (inputs, targets)).backward()
+        optimizers[number % 2].step()
+        model.zero_grad()
+    guard.close()
+    assert rows(tmp_path, "SELECT step FROM steps ORDER BY step") == [(n,) for n in range(6)]
+    sound(guard)
+
+
 def test_setups_two_optimizers_that_step_together(tmp_path: Path) -> None:
     model = net()
     matrices = [p for p in model.parameters() if p.ndim == 2]
